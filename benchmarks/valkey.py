@@ -207,7 +207,7 @@ def _fill(some: _Some, sample: Holder, number: int) -> None:
                 pipe.execute()
 
 
-def _looks(store: ValkeyStore, plan: _Plan) -> tuple[list[float], list[float]]:
+def _looks(store: valkey_servers.ValkeyStore, plan: _Plan) -> tuple[list[float], list[float]]:
     """Return how long looks took, and the CPU time of this process for each."""
     batches = list(store.load(("locks", "removed", "unlockers"), Deadline.after(120)))
     if sum(len(batch.changes) for batch in batches) < plan.locks:

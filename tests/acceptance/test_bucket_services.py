@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from lockclient import ClusterMutex, Settings
 from lockclient.model.clocks import Runtime
-from lockclient.stores.gcs.store import GcsStore
+from lockclient.stores.service_protocol import ServiceStore
 from mutexdash.cli import main as mutexdash_command
 from tests.support.bucket.server import BucketServer, Fault
 from tests.support.bucket_store import settings_of, store_of
@@ -42,7 +42,7 @@ def settings(server: BucketServer) -> Settings:
 
 
 @pytest.fixture
-def store(settings: Settings) -> Iterator[GcsStore]:
+def store(settings: Settings) -> Iterator[ServiceStore]:
     opened = store_of(settings)
     yield opened
     opened.close()
@@ -56,7 +56,7 @@ class TestUnlocker:
     def test_due_to_removed(
         self,
         settings: Settings,
-        store: GcsStore,
+        store: ServiceStore,
         server: BucketServer,
         figure: Figure,
     ) -> None:
@@ -78,7 +78,7 @@ class TestUnlocker:
         )
 
     def test_a_lock_that_is_pushed_more_often_than_polled_is_never_past_its_alert(
-        self, settings: Settings, store: GcsStore, server: BucketServer
+        self, settings: Settings, store: ServiceStore, server: BucketServer
     ) -> None:
         """Its time passes between any two polls; it is told, and removed, when it falls silent."""
         pushing, lists = threading.Event(), "/o?"
@@ -110,7 +110,9 @@ class TestUnlocker:
             pushing.set()
             thread.join(60)
 
-    def test_the_brake_counts_what_two_remove(self, settings: Settings, store: GcsStore) -> None:
+    def test_the_brake_counts_what_two_remove(
+        self, settings: Settings, store: ServiceStore
+    ) -> None:
         """Each looks after a removal of its own, and so counts the other's."""
         for number in range(12):
             name = f"lock-{number:02}"
@@ -125,7 +127,9 @@ class TestUnlocker:
             held = store.names("", 100, soon())
             assert 12 - 4 - 1 <= len(held) <= 12 - 4
 
-    def test_removals_do_not_wait_a_look_each(self, settings: Settings, store: GcsStore) -> None:
+    def test_removals_do_not_wait_a_look_each(
+        self, settings: Settings, store: ServiceStore
+    ) -> None:
         """With a minute between looks, ten that are due go one after the other."""
         for number in range(10):
             take(store, taker(f"lock-{number}", Runtime(1.0, 2.0)))
@@ -134,7 +138,7 @@ class TestUnlocker:
             wait_until(lambda: figure(service, REMOVED) == 10)
 
     def test_a_bucket_that_takes_no_more_is_told(
-        self, settings: Settings, store: GcsStore, server: BucketServer
+        self, settings: Settings, store: ServiceStore, server: BucketServer
     ) -> None:
         """Nothing is removed until it does; then what has come due is, with its record."""
         with when_ready(start(settings)) as service:
@@ -168,7 +172,9 @@ def test_roles_of_etcd_s_are_not_for_it(settings: Settings) -> None:
 
 
 class TestDashboard:
-    def test_pages_and_api(self, settings: Settings, store: GcsStore, server: BucketServer) -> None:
+    def test_pages_and_api(
+        self, settings: Settings, store: ServiceStore, server: BucketServer
+    ) -> None:
         """Each page answers, and says nothing of lines, tokens or etcd."""
         uuid = _removed(settings, store)
         with ExitStack() as stack:
@@ -197,7 +203,7 @@ class TestDashboard:
             assert "The dashboard is ready." in _get(service, "/readyz")
 
     def test_a_bucket_that_is_away_is_said_to_be(
-        self, settings: Settings, store: GcsStore, server: BucketServer
+        self, settings: Settings, store: ServiceStore, server: BucketServer
     ) -> None:
         """And never to be there and silent: each look is a question of its own."""
         with (
@@ -212,7 +218,7 @@ class TestDashboard:
             wait_until(lambda: "Google Cloud Storage connected" in _get(service, "/"))
 
 
-def _removed(settings: Settings, store: GcsStore) -> str:
+def _removed(settings: Settings, store: ServiceStore) -> str:
     holder = taker("old", Runtime(1.0, 2.0), backtrace="File old\n" * 200)
     take(store, holder)
     called(settings, "force-unlock", "old", "--reason", "it was old", "--yes")

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings
-from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.valkey.store import ValkeyStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.bucket_store import settings_of, store_of
 from tests.support.locks import HolderProcess, read
 from tests.support.processes import Service, line_from, start_service, wait_until
@@ -33,7 +32,7 @@ from tests.support.valkey_servers import Servers, running
 
 SERVERS = {"bucket": 0, "one server": 1, "five servers": 5}
 OFTEN = ("--poll", "0.5")
-Store = GcsStore | ValkeyStore
+Store = ServiceStore
 
 
 def stores(*daily: str) -> pytest.MarkDecorator:
@@ -61,8 +60,11 @@ def store(servers: Servers, request: pytest.FixtureRequest) -> Iterator[Store]:
 
 
 @pytest.fixture
-def settings(store: Store) -> Settings:
-    return Settings.load(store.location.url())
+def settings(store: Store, servers: Servers, request: pytest.FixtureRequest) -> Settings:
+    del store  # it has vouched for the servers
+    if servers.all:
+        return Settings(location=servers.place())
+    return settings_of(request.getfixturevalue("server"))
 
 
 @stores("bucket", "five servers")

@@ -9,7 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 
 from lockclient import ClusterMutex, LockLost, Settings
-from lockclient.stores.gcs.store import GcsStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.bucket.server import BucketServer
 from tests.support.bucket_store import settings_of, store_of
 from tests.support.processes import Service
@@ -22,7 +22,7 @@ def settings(server: BucketServer) -> Settings:
 
 
 @pytest.fixture
-def store(settings: Settings) -> Iterator[GcsStore]:
+def store(settings: Settings) -> Iterator[ServiceStore]:
     opened = store_of(settings)
     yield opened
     opened.close()
@@ -35,7 +35,7 @@ def dash(settings: Settings) -> Iterator[Service]:
 
 
 def test_a_lock_in_a_bucket_comes_is_looked_at_and_taken_away(
-    dash: Service, store: GcsStore, viewer: Callable[..., Any]
+    dash: Service, store: ServiceStore, viewer: Callable[..., Any]
 ) -> None:
     """The list shows it by itself, its page has the code; force-unlocked it is gone, and recorded.
 

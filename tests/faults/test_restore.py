@@ -16,7 +16,8 @@ from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.outcomes import Done
 from lockclient.stores.requests import Push
 from tests.support.etcd_binary import etcdctl_of, restoring
-from tests.support.locks import ask, following, held, take
+from tests.support.following import following
+from tests.support.locks import ask, held, take
 from tests.support.processes import run_to_end, wait_until
 from tests.support.records import taker
 from tests.support.terminal import called

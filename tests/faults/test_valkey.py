@@ -31,13 +31,12 @@ from lockclient.stores.requests import (
 from lockclient.stores.valkey import location, lua_scripts
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.location import ValkeyLocation
-from lockclient.stores.valkey.store import ValkeyStore
 from lockclient.stores.valkey.voting.lock_view import LockViews
 from lockclient.stores.valkey.wire.connection import Reply
 from tests.contract.asking import NAME, NEVER, holder, removal
 from tests.support.locks import PATIENCE, ask, at_once, has, left_nothing, read, take, unlock
 from tests.support.processes import Figure, wait_until
-from tests.support.valkey_servers import Server, Servers, frozen, running
+from tests.support.valkey_servers import Server, Servers, ValkeyStore, frozen, opened, running
 from tests.support.web_server import serving
 
 BRIEF: dict[str, Any] = {"expected_runtime": 1.0, "auto_unlock_after": 3.0}
@@ -133,7 +132,7 @@ class TestSilence:
         """Two servers here, two there, and one that nobody reaches; in one piece again, it does."""
         here, there = five.all[:2], five.all[2:4]
         sides = [
-            ValkeyStore(
+            opened(
                 ValkeyLocation(
                     tuple(
                         server.endpoint if server in side else f"127.0.0.1:{free_port()}"
@@ -552,7 +551,7 @@ class TestErrors:
             options = (*options, "--cluster-port", str(free_port()))
         server = Server(tmp_path / "server", options=options).start()
         servers = Servers([server])
-        store = ValkeyStore(servers.place(**how))
+        store = opened(servers.place(**how))
         try:
             began = time.monotonic()
             with pytest.raises(StoreError, match=words) as caught:
@@ -576,7 +575,7 @@ class TestErrors:
     def test_nobody_there_says_so(self, tmp_path: Path) -> None:
         with running(tmp_path, 1) as one:
             pass
-        store = ValkeyStore(one.place())
+        store = opened(one.place())
         with pytest.raises(StoreUnavailable, match="connection refused") as caught:
             ask(store, Take(holder()), 0.5)
         assert not caught.value.unknown

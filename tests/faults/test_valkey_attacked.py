@@ -7,7 +7,7 @@ import socketserver
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,20 +15,19 @@ from typing import Any
 import pytest
 
 from lockclient import ClusterMutex, StoreError, StoreUnavailable
+from lockclient.cli.setup.ports import free_port
 from lockclient.model.clocks import Stamps
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.stores.outcomes import Done, NotHolder, Taken
 from lockclient.stores.requests import Push, Remove, Take, Withdraw
 from lockclient.stores.valkey import lua_scripts
-from lockclient.stores.valkey.errors import VoteFailure
 from lockclient.stores.valkey.keys import KeyNames, push_of
 from lockclient.stores.valkey.location import ValkeyLocation
-from lockclient.stores.valkey.store import ValkeyStore
 from tests.contract.asking import NAME, NEVER, holder, removal
 from tests.support.locks import ask, at_once, has, held, removal_of, take, unlock
 from tests.support.processes import wait_until
-from tests.support.valkey_servers import Servers, frozen, running
+from tests.support.valkey_servers import Servers, ValkeyStore, frozen, opened, running
 
 
 @pytest.fixture
@@ -43,16 +42,20 @@ def taken(store: ValkeyStore, **facts: Any) -> tuple[Holder, str, int]:
     return mine, *take(store, mine)
 
 
-def reach(store: ValkeyStore, which: list[int]) -> None:
-    """Let a store reach these servers alone, as if a network were cut."""
-    servers = store._servers
-    for i in set(servers.all) - set(which):
-        servers.failures[i] = VoteFailure("cut off")
+@contextmanager
+def reaching(servers: Servers, which: list[int]) -> Iterator[ValkeyStore]:
+    """Open a store that reaches these servers alone, as if a network were cut."""
+    place = servers.place()
+    there = (
+        at if i in which else f"127.0.0.1:{free_port()}" for i, at in enumerate(place.endpoints)
+    )
+    with closing(opened(replace(place, endpoints=tuple(there)))) as store:
+        yield store
 
 
-def all_vote(store: ValkeyStore) -> None:
-    servers = store._servers
-    wait_until(lambda: all(servers.reachable(i) for i in servers.all), what="all servers")
+def all_vote(store: ValkeyStore, number: int = 5) -> None:
+    """Wait until the first so many servers have a vote."""
+    wait_until(lambda: not any([*store.votes().values()][:number]), what="their votes")
 
 
 class TestPushes:
@@ -100,9 +103,7 @@ class TestPushes:
                 ask(store, Push(NAME, uuid, Stamps(1000.0, 1001.0), token), 1.0)
             for server in five.all[2:4]:
                 server.start()
-            wait_until(
-                lambda: all(other._servers.reachable(i) for i in range(4)), what="four servers"
-            )
+            all_vote(other, 4)
             seen = held(other)
             assert push_of(max(seen.stamp_revisions)) > 0
             assert isinstance(ask(other, Remove(removal(seen), seen.stamp_revisions), 5.0), Done)
@@ -117,13 +118,10 @@ class TestPushes:
         with five.store() as first:
             uuid, token = take(first)
         for at in ([0], [1]):
-            with five.store() as store:
-                reach(store, at)
-                with pytest.raises(StoreUnavailable):
-                    ask(store, Push(NAME, uuid, Stamps(1000.0, 1001.0), token), 0.3)
-        with five.store() as other, five.store() as store:
+            with reaching(five, at) as store, pytest.raises(StoreUnavailable):
+                ask(store, Push(NAME, uuid, Stamps(1000.0, 1001.0), token), 0.3)
+        with five.store() as other, reaching(five, [2, 3, 4]) as store:
             seen = held(other)  # what an unlocker knows: a push that failed
-            reach(store, [2, 3, 4])
             assert isinstance(ask(store, Push(NAME, uuid, Stamps(9e3, 9e3), token)), Done)
             outcome = ask(other, Remove(removal(seen), seen.stamp_revisions))
             assert isinstance(outcome, NotHolder)
@@ -254,10 +252,10 @@ class TestServers:
     def test_one_that_may_drop_locks_has_no_vote(self, tmp_path: Path, policy: str) -> None:
         """They expire, so that each policy takes them; the sentinel stays."""
         with running(tmp_path, 1, options=("--maxmemory-policy", policy)) as one:
-            store = ValkeyStore(one.place())
+            store = opened(one.place())
             with pytest.raises(StoreError, match="set maxmemory-policy noeviction"):
                 ask(store, Take(holder()))
-            assert any("noeviction" in finding.text for finding in store.examine())
+            assert any("noeviction" in f"{finding}" for finding in store.examine())
             store.close()
 
     def test_one_under_two_names_is_noticed_whoever_is_first(
@@ -266,9 +264,7 @@ class TestServers:
         """Also if both are opened at the same time."""
         with running(tmp_path, 1, always=False) as one:
             port = one.all[0].port
-            store = ValkeyStore(
-                ValkeyLocation((f"127.0.0.1:{port}", f"localhost:{port}"), one.root)
-            )
+            store = opened(ValkeyLocation((f"127.0.0.1:{port}", f"localhost:{port}"), one.root))
             warn = logging.Logger.warning
 
             def slow(self: logging.Logger, *words: Any) -> None:
@@ -304,7 +300,7 @@ class TestEndlessAnswers:
             place = ValkeyLocation(
                 (f"127.0.0.1:{server.server_address[1]}",), user=user, password=user and "secret"
             )
-            with closing(ValkeyStore(place)) as store:
+            with closing(opened(place)) as store:
                 with pytest.raises(StoreUnavailable):
                     ask(store, Take(holder()), 0.2)
                 words = "answers, and not as Valkey does"
@@ -324,7 +320,7 @@ class TestOneKey:
                     ask(store, Take(holder("bad")))
                 with ClusterMutex(NAME, store=store) as held:
                     held.alive(force=True)
-                assert all(store._servers.reachable(i) for i in range(5))
+                assert not any(store.votes().values())
 
     def test_what_can_not_be_undone_there_holds_up_nothing(self, five: Servers) -> None:
         with five.store() as store:
@@ -335,7 +331,6 @@ class TestOneKey:
             five.all[4].thaw()
             key = KeyNames(five.root).lock(NAME)
             wait_until(lambda: not any(five.command("EXISTS", key)), what="it")
-            wait_until(lambda: not any(store._undo_queue._pending), what="an end of all debts")
 
 
 class TestLeftovers:

@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,7 +65,8 @@ def test_those_of_one_process_have_it_in_the_order_in_which_they_came(tmp_path: 
     with running(tmp_path, 3) as servers, servers.store() as store:
 
         def are_waiting(number: int) -> bool:
-            waiters = store._pubsub.waiters(NAME)
+            pubsub: Any = store._pubsub  # type: ignore[attr-defined]
+            waiters = pubsub.waiters(NAME)
             return waiters is not None and len(waiters.queue) == number
 
         workers = [threading.Thread(target=work, args=(worker,)) for worker in range(10)]

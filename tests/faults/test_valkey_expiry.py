@@ -11,12 +11,11 @@ from lockclient.model.clocks import Deadline, Stamps
 from lockclient.model.removal import AUTO_UNLOCK
 from lockclient.stores.outcomes import NotHolder, Taken
 from lockclient.stores.requests import Push, Take
-from lockclient.stores.valkey.store import ValkeyStore
 from lockclient.stores.valkey.take import EXPIRED_TEXT
 from tests.contract.asking import NAME, NEVER, holder
 from tests.support.locks import PATIENCE, ask, has, read, take, unlock
 from tests.support.processes import wait_until
-from tests.support.valkey_servers import Servers, running
+from tests.support.valkey_servers import Servers, ValkeyStore, running
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ import pytest
 from lockclient import StoreError, StoreUnavailable
 from lockclient.stores.requests import Take
 from lockclient.stores.valkey.location import ValkeyLocation
-from lockclient.stores.valkey.store import ValkeyStore
 from tests.contract.asking import NAME, NEVER, holder
 from tests.support.locks import ask, has, take, unlock
 from tests.support.processes import needed, wait_until
@@ -21,6 +20,8 @@ from tests.support.relay import Relay
 from tests.support.valkey_servers import (
     Server,
     Servers,
+    ValkeyStore,
+    opened,
     redis_binary,
     running,
     valkey_binary,
@@ -75,7 +76,7 @@ def test_a_server_that_fails_over_and_back_gives_no_lock_that_it_has_forgotten(
     run_id = server.command("INFO", "server")["run_id"]
     follow(other, server)
     promote(other)
-    with closing(ValkeyStore(store.location)) as another:
+    with closing(opened(store.location)) as another:
         if connected:
             unlock(another, take(another)[0])  # by a connection that stays
         uuid, _ = take(store, holder(**NEVER))
@@ -102,7 +103,7 @@ def test_what_was_its_past_is_noted_so_that_it_waits_once(
         store.vouch()
         store.vouch_kept()
         wait_until(lambda: votes(store), what="its vote")
-        with closing(ValkeyStore(store.location)) as another:
+        with closing(opened(store.location)) as another:
             assert has(another) is not None
             (voter,) = another.voters()
             assert (voter.kept, voter.waits) == (True, 0)
@@ -135,7 +136,7 @@ def test_a_backup_and_a_first_replica_cost_no_vote(
     assert server.command("INFO", "replication")["master_replid"] != before
     follow(other, server)
     assert has(store) == uuid
-    with closing(ValkeyStore(store.location)) as another:
+    with closing(opened(store.location)) as another:
         assert has(another) == uuid
         assert not any(another.votes().values())
 
@@ -146,7 +147,7 @@ def test_a_server_that_does_not_tell_its_process_gives_no_lock(servers: Servers)
         relay.change = lambda said: re.sub(rb"run_id:", rb"run_xx:", said)
         location = ValkeyLocation((relay.endpoint,), servers.root)
         with (
-            closing(ValkeyStore(location)) as store,
+            closing(opened(location)) as store,
             pytest.raises(StoreError, match="its INFO has no run_id"),
         ):
             ask(store, Take(holder()), 5)

@@ -19,13 +19,13 @@ from lockclient.stores.outcomes import Done, Position, Refused
 from lockclient.stores.protocol import WatchEvent, WatchTarget
 from lockclient.stores.requests import GetPosition, Remove, Take
 from lockclient.stores.valkey.keys import KeyNames
-from lockclient.stores.valkey.store import ValkeyStore
 from lockclient.stores.valkey.wire.turns import Waiter
 from tests.contract.asking import NAME, NEVER, holder, removal
-from tests.support.locks import ask, following, has, read, take, unlock
+from tests.support.following import following
+from tests.support.locks import ask, has, read, take, unlock
 from tests.support.processes import wait_until
 from tests.support.relay import Relay
-from tests.support.valkey_servers import Servers, running
+from tests.support.valkey_servers import Servers, ValkeyStore, opened, running
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def slow(three: Servers) -> Iterator[Relay]:
 def store(three: Servers, slow: Relay) -> Iterator[ValkeyStore]:
     place = three.place()
     there = (*place.endpoints[:2], slow.endpoint)
-    with closing(ValkeyStore(replace(place, endpoints=there))) as store:
+    with closing(opened(replace(place, endpoints=there))) as store:
         yield store
 
 
@@ -177,7 +177,7 @@ def test_servers_that_swap_their_addresses_vote_again(three: Servers) -> None:
         stack.enter_context(three.store())
         one, other = (stack.enter_context(Relay(at)) for at in place.endpoints[1:])
         there = replace(place, endpoints=(place.endpoints[0], one.endpoint, other.endpoint))
-        store = stack.enter_context(closing(ValkeyStore(there)))
+        store = stack.enter_context(closing(opened(there)))
         uuid, _ = take(store)
         wait_until(lambda: not any(store.votes().values()), what="all votes")
         one.swap(other)
@@ -195,7 +195,7 @@ def test_a_flood_of_hints_is_borne(three: Servers, store: ValkeyStore) -> None:
     publish = "redis.call('PUBLISH', KEYS[1], {})"
     script = f"for i = 1, 20000 do {publish.format('i')} end {publish.format('ARGV[1]')}"
     three.all[0].command("EVAL", script, "1", channel, "last")
-    waiters = store._pubsub.waiters(NAME)
+    waiters = store._pubsub.waiters(NAME)  # type: ignore[attr-defined]
     assert waiters is not None
     wait_until(lambda: waiters.last_hint == b"last", what="the last of them")
     assert len(events) < 1000

@@ -14,7 +14,6 @@ from lockclient.errors import StoreFull
 from lockclient.model.clocks import Stamps
 from lockclient.stores.outcomes import Done
 from lockclient.stores.requests import Push, Reclaim, Withdraw
-from lockclient.stores.valkey.store import ValkeyStore
 from lockclient.stores.valkey.take import TakeExecutor
 from tests.contract.asking import holder
 from tests.integration.test_valkey_rights import SECRETS, USERS, set_up
@@ -22,7 +21,15 @@ from tests.support.locks import ask, has, held, left_nothing, read, remove, soon
 from tests.support.processes import wait_until
 from tests.support.terminal import called
 from tests.support.unlocker_process import ready, unlocker, unready, when_ready
-from tests.support.valkey_servers import Server, Servers, redis_binary, running, valkey_binary
+from tests.support.valkey_servers import (
+    Server,
+    Servers,
+    ValkeyStore,
+    opened,
+    redis_binary,
+    running,
+    valkey_binary,
+)
 
 
 @pytest.fixture(params=[redis_binary, valkey_binary], ids=["Redis", "Valkey"])
@@ -53,7 +60,7 @@ def test_what_keeps_or_frees_a_lock_needs_no_memory(
 
         def store_of(kind: str) -> closing[ValkeyStore]:
             password = SECRETS[f"{kind.upper()}_PASSWORD"]
-            return closing(ValkeyStore(some.place(user=USERS[kind], password=password)))
+            return closing(opened(some.place(user=USERS[kind], password=password)))
 
         with store_of("client") as client, store_of("unlocker") as unlocker:
             first, second, third = holder("first"), holder("second"), holder("third")

@@ -15,15 +15,15 @@ from lockclient.model.clocks import Deadline, Stamps
 from lockclient.stores.outcomes import Done, NotHolder
 from lockclient.stores.requests import Push
 from lockclient.stores.valkey import lua_scripts
-from lockclient.stores.valkey.store import ValkeyStore
 from lockclient.stores.valkey.wire.broadcast import Round
 from lockclient.stores.valkey.wire.connection import Command
 from tests.contract.asking import NAME, NEVER, holder
 from tests.faults.test_valkey_attacked import all_vote
-from tests.support.locks import ask, following, has, held, read, remove, take, unlock
+from tests.support.following import following
+from tests.support.locks import ask, has, held, read, remove, take, unlock
 from tests.support.processes import wait_until
 from tests.support.terminal import called
-from tests.support.valkey_servers import Server, Servers, running
+from tests.support.valkey_servers import Server, Servers, ValkeyStore, opened, running
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def empty(servers: list[Server], store: ValkeyStore) -> None:
     for server in servers:
         server.empty()
     all_vote(store)
-    with closing(ValkeyStore(store.location)) as operator:
+    with closing(opened(store.location)) as operator:
         operator.vouch()
     all_vote(store)
 
@@ -59,7 +59,7 @@ class HeldBack:
 
     def __init__(self, store: ValkeyStore, monkeypatch: pytest.MonkeyPatch) -> None:
         self.commands: dict[int, Command] = {}
-        self._servers = store._rounds.servers
+        self._servers: Any = store._rounds.servers  # type: ignore[attr-defined]
         self._ask: Callable[..., Round] = self._servers.ask
         monkeypatch.setattr(self._servers, "ask", self._hold_back)
 

@@ -17,14 +17,13 @@ import pytest
 
 from lockclient.model.clocks import Deadline
 from lockclient.stores.requests import Take
-from lockclient.stores.valkey.store import ValkeyStore
 from tests.contract.asking import NAME, NEVER, holder
 from tests.faults.test_valkey_failback import QUICK, follow, promote, votes
 from tests.support.clock_shim import Clock, compile_library
 from tests.support.locks import has, take
 from tests.support.processes import wait_until
 from tests.support.relay import Relay
-from tests.support.valkey_servers import Server, Servers, running
+from tests.support.valkey_servers import Server, Servers, ValkeyStore, opened, running
 
 
 @pytest.fixture
@@ -36,7 +35,7 @@ def one(tmp_path: Path) -> Iterator[Servers]:
 
 def given_again(store: ValkeyStore) -> None:
     """See that somebody else gets the lock, who has asked nobody before."""
-    with closing(ValkeyStore(store.location)) as another:
+    with closing(opened(store.location)) as another:
         wait_until(lambda: may_vote(another), what="its vote")
         take(another, holder(**NEVER))
 
@@ -45,7 +44,7 @@ def given_again_only_if(kept: bool, store: ValkeyStore) -> None:
     if kept:
         given_again(store)
     else:
-        with closing(ValkeyStore(store.location)) as another:
+        with closing(opened(store.location)) as another:
             assert not votes(another)
 
 
@@ -117,7 +116,7 @@ def test_a_policy_that_evicts_is_seen_by_new_connections_alone(one: Servers) -> 
         take(store)
         one.command("CONFIG", "SET", "maxmemory-policy", "allkeys-random")
         assert has(store) is not None  # as before
-        with closing(ValkeyStore(store.location)) as another:
+        with closing(opened(store.location)) as another:
             (voter,) = another.voters()
             assert "maxmemory-policy" in voter.trouble
 
@@ -170,7 +169,7 @@ def test_an_address_that_leads_to_two_servers_gives_a_lock_by_each(tmp_path: Pat
         second.root = first.root
         with first.store() as store, second.store(), Relay(two.all[1].endpoint) as other:
             behind_it = replace(store.location, endpoints=(relay.endpoint,))
-            with closing(ValkeyStore(behind_it)) as client:
+            with closing(opened(behind_it)) as client:
                 take(client)
                 relay.swap(other)
                 given_again(client)
@@ -191,7 +190,7 @@ def test_a_past_that_is_told_no_more(tmp_path: Path, asked: bool) -> None:
                 assert not votes(store)
             wait_until(lambda: not past(server), what="the end of its past")
             assert server.command("EXISTS", store.keys.lock(NAME)) == 0
-            with closing(ValkeyStore(store.location)) as another:
+            with closing(opened(store.location)) as another:
                 assert votes(another) != asked
 
 

@@ -22,7 +22,8 @@ from lockclient.stores.etcd.wire.rpc_methods import TXN
 from lockclient.stores.protocol import WatchTarget
 from tests.faults.watching import Heard, Stores, delete, last, write
 from tests.support.etcd_binary import Etcdctl, frozen
-from tests.support.locks import following, queue_up, remove, soon
+from tests.support.following import following
+from tests.support.locks import queue_up, remove, soon
 from tests.support.processes import Figure, wait_until
 from tests.support.relay import Relay
 

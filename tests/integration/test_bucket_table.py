@@ -14,15 +14,16 @@ from lockclient.model.clocks import Deadline, Runtime
 from lockclient.model.holder import ALERT, MAX_UUID_BYTES, OK
 from lockclient.stores.gcs import listing
 from lockclient.stores.gcs.keys import ObjectNames, Version
-from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.requests import Take
+from lockclient.stores.service_protocol import ServiceStore
 from mutexdash.data.live import Live
 from tests.contract.asking import holder
 from tests.contract.following import Watcher, remove, take
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import BucketServer
 from tests.support.bucket_store import settings_of, store_of
-from tests.support.locks import ask, following, soon
+from tests.support.following import following
+from tests.support.locks import ask, soon
 from tests.support.processes import Figure, run_to_end, wait_until
 from tests.support.records import taker
 
@@ -30,14 +31,14 @@ SOON = Runtime(100.0, 200.0)
 
 
 @pytest.fixture
-def store(server: BucketServer) -> Iterator[GcsStore]:
+def store(server: BucketServer) -> Iterator[ServiceStore]:
     opened = store_of(settings_of(server), poll=0.05)
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def writer(server: BucketServer) -> Iterator[GcsStore]:
+def writer(server: BucketServer) -> Iterator[ServiceStore]:
     """Another client, which tells the first one nothing."""
     opened = store_of(settings_of(server))
     yield opened
@@ -45,7 +46,7 @@ def writer(server: BucketServer) -> Iterator[GcsStore]:
 
 
 @pytest.fixture
-def watcher(store: GcsStore) -> Iterator[Watcher]:
+def watcher(store: ServiceStore) -> Iterator[Watcher]:
     made = Watcher(store)
     yield made
     made.table.stop()
@@ -57,7 +58,7 @@ def names(server: BucketServer) -> ObjectNames:
 
 
 def test_while_nothing_changes_a_look_is_one_request(
-    watcher: Watcher, store: GcsStore, writer: GcsStore, server: BucketServer
+    watcher: Watcher, store: ServiceStore, writer: ServiceStore, server: BucketServer
 ) -> None:
     """And says how old the picture is."""
     remove(writer, take(writer, "gone"))
@@ -72,7 +73,7 @@ def test_while_nothing_changes_a_look_is_one_request(
 
 
 def test_found_ones_are_told_as_found_the_newest_first(
-    store: GcsStore, writer: GcsStore, server: BucketServer
+    store: ServiceStore, writer: ServiceStore, server: BucketServer
 ) -> None:
     """By the bucket's time, as exactly as its answers tell it."""
     for name, server.ahead in (("c", -30), ("a", -20), ("b", -10)):
@@ -85,7 +86,7 @@ def test_found_ones_are_told_as_found_the_newest_first(
 
 
 def test_a_removal_that_its_remover_left_half_done_is_done(
-    server: BucketServer, watcher: Watcher, store: GcsStore, writer: GcsStore
+    server: BucketServer, watcher: Watcher, store: ServiceStore, writer: ServiceStore
 ) -> None:
     """By an unlocker that sees it; nobody holds the lock meanwhile."""
     holder = take(writer, "a")
@@ -108,7 +109,7 @@ def test_a_removal_that_its_remover_left_half_done_is_done(
 
 
 def test_one_that_is_not_renewed_ends(
-    watcher: Watcher, writer: GcsStore, server: BucketServer
+    watcher: Watcher, writer: ServiceStore, server: BucketServer
 ) -> None:
     """By the bucket's clock; and the next unlocker that begins deletes it some time later."""
     writer.announce("dead", '{"ttl": 60}', 60, soon())
@@ -124,7 +125,7 @@ def test_one_that_is_not_renewed_ends(
 
 
 def test_what_others_have_put_there_does_no_harm(
-    store: GcsStore, writer: GcsStore, server: BucketServer
+    store: ServiceStore, writer: ServiceStore, server: BucketServer
 ) -> None:
     """Names that are none of ours, metadata of any kind: a row that says so, or nothing."""
     root = settings_of(server).url().removeprefix("gs://locks/")
@@ -152,7 +153,7 @@ def test_what_others_have_put_there_does_no_harm(
 
 
 def test_who_may_not_list_is_told_so(
-    store: GcsStore, watcher: Watcher, server: BucketServer
+    store: ServiceStore, watcher: Watcher, server: BucketServer
 ) -> None:
     """The picture says that it grows old, and goes on when the right is there."""
     server.denied.add("storage.objects.list")
@@ -164,9 +165,9 @@ def test_who_may_not_list_is_told_so(
 
 
 def test_more_than_a_look_reads_is_refused_as_a_whole(
-    store: GcsStore,
+    store: ServiceStore,
     watcher: Watcher,
-    writer: GcsStore,
+    writer: ServiceStore,
     server: BucketServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -187,15 +188,15 @@ def test_more_than_a_look_reads_is_refused_as_a_whole(
 
 
 def test_of_records_a_part_is_read(
-    store: GcsStore, watcher: Watcher, server: BucketServer, monkeypatch: pytest.MonkeyPatch
+    store: ServiceStore, watcher: Watcher, server: BucketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More of them keep nobody from seeing locks, nor from deleting the old ones."""
     monkeypatch.setattr(listing, "MAX_OBJECTS", 3)
     for number in range(5):
         where = f"{names(server).removed}old-{number}/uuid"
         server.bucket.insert(where, b"{}", Conditions(), metadata={"record": "{}"})
-    seen = store._listing.records(Deadline.after(30), {})
-    assert sum(len(page) for page in seen) <= 3
+    seen = store.load(("removed",), Deadline.after(30))
+    assert sum(len(batch.changes) for batch in seen) <= 3
     assert watcher.table.connected()
 
 

@@ -20,7 +20,7 @@ from lockclient import AsyncClusterMutex, ClusterMutex, Settings
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.certificates import Authority, TlsEtcd
-from tests.support.locks import following
+from tests.support.following import following
 from tests.support.processes import Figure, needed, wait_until
 from tests.support.relay import Relay
 

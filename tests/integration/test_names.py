@@ -9,7 +9,7 @@ import pytest
 from lockclient import ClusterMutex
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.etcd_binary import Etcdctl
-from tests.support.locks import following
+from tests.support.following import following
 from tests.support.locks import held as holder_of
 
 NAMES = [

@@ -18,11 +18,11 @@ from lockclient.stores.requests import Take
 from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.errors import ErrorReply
 from lockclient.stores.valkey.keys import KeyNames
-from lockclient.stores.valkey.store import ValkeyStore
 from tests.contract.asking import holder
 from tests.support import documents
 from tests.support.locks import ask, has, take
-from tests.support.valkey_servers import Servers, as_user, running
+from tests.support.valkey_servers import Servers, opened, running
+from tests.support.valkey_user import as_user
 
 PAGE = documents.text("protocol-valkey.md")
 NAME = "nightly-report"
@@ -79,7 +79,7 @@ def test_the_least_rights_are_enough(servers: Servers, caplog: pytest.LogCapture
     code, printed = examples()["ACL"]
     assert run(servers, code) == printed
     place = servers.place(user="locks", password="secret")
-    with closing(ValkeyStore(place)) as store:
+    with closing(opened(place)) as store:
         store.vouch()
         store.vouch_kept()
         waiting = ClusterMutex(NAME, store=store, expected_runtime=60)

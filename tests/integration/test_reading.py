@@ -18,7 +18,8 @@ from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire import paging
 from lockclient.stores.etcd.wire.rpc_methods import RANGE, TXN
 from lockclient.stores.service_protocol import WaitQueue
-from tests.support.locks import following, has, soon
+from tests.support.following import following
+from tests.support.locks import has, soon
 from tests.support.processes import run_to_end, wait_until
 
 MB = 1_000_000

@@ -15,7 +15,8 @@ from lockclient.settings import made_of
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.protocol import STORE_TIMEOUT_S
 from tests.support.certificates import Authority, TlsEtcd
-from tests.support.locks import following, queue_up, remove
+from tests.support.following import following
+from tests.support.locks import queue_up, remove
 from tests.support.processes import Figure, wait_until
 
 

@@ -19,12 +19,13 @@ from lockclient.stores.service_protocol import Change
 from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.errors import ErrorReply
 from lockclient.stores.valkey.keys import KeyNames
-from lockclient.stores.valkey.store import ValkeyStore
 from tests.contract.asking import holder, removal
-from tests.support.locks import following, held, read, remove, soon, take, unlock
+from tests.support.following import following
+from tests.support.locks import held, read, remove, soon, take, unlock
 from tests.support.processes import needed, run_to_end, wait_until
 from tests.support.terminal import called
-from tests.support.valkey_servers import Servers, as_user, running
+from tests.support.valkey_servers import Servers, ValkeyStore, opened, running
+from tests.support.valkey_user import as_user
 
 USERS = {"client": "shop", "unlocker": "warden", "dashboard": "o'brien$(x)", "operator": "ann"}
 SECRETS = {f"{kind.upper()}_PASSWORD": f"of the {kind}'s" for kind in USERS}
@@ -54,7 +55,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 def store_of(servers: Servers, kind: str) -> closing[ValkeyStore]:
     """Open a store as that kind's user, for the time of a block."""
     password = SECRETS[f"{kind.upper()}_PASSWORD"]
-    return closing(ValkeyStore(servers.place(user=USERS[kind], password=password)))
+    return closing(opened(servers.place(user=USERS[kind], password=password)))
 
 
 def test_the_script_says_whose_password_it_wants(tmp_path: Path) -> None:
@@ -241,7 +242,7 @@ def test_a_hint_that_is_refused_fails_no_release(tmp_path: Path, number: int, ri
     with running(tmp_path, number) as some, some.store() as other:
         some.command("ACL", "SETUSER", "app", "on", ">p", "~*", "+@all", *rights.split())
         place = some.place(user="app", password="p")
-        with closing(ValkeyStore(place)) as store:
+        with closing(opened(place)) as store:
             for _ in range(2):
                 lock = ClusterMutex("a", store=store, expected_runtime=60).acquire(timeout=60)
                 assert lock is not None

@@ -12,11 +12,10 @@ import pytest
 from lockclient import ClusterMutex
 from lockclient.model.holder import MAX_UUID_BYTES, Holder
 from lockclient.model.removal import MAX_RECORD
-from lockclient.stores.valkey.store import ValkeyStore
 from tests.contract.following import Watcher, remove, take, unlock
 from tests.support.locks import read, soon
 from tests.support.processes import wait_until
-from tests.support.valkey_servers import Server, Servers, frozen, running
+from tests.support.valkey_servers import Server, Servers, ValkeyStore, frozen, running
 
 
 @pytest.fixture(scope="module")

@@ -16,12 +16,11 @@ from lockclient.stores.outcomes import Taken
 from lockclient.stores.requests import Take
 from lockclient.stores.valkey import location
 from lockclient.stores.valkey.location import ValkeyLocation
-from lockclient.stores.valkey.store import ValkeyStore
 from tests.contract.asking import holder
 from tests.support.certificates import Authority, Pair
 from tests.support.locks import ask, has
 from tests.support.terminal import called, piped
-from tests.support.valkey_servers import Server, Servers, redis_binary, running
+from tests.support.valkey_servers import Server, Servers, opened, redis_binary, running
 
 
 @pytest.fixture
@@ -71,7 +70,7 @@ def test_a_process_without_poll_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     """As `eventlet.monkey_patch()` leaves it."""
     monkeypatch.delattr(select, "poll")
     with pytest.raises(ClusterMutexError, match="which eventlet has removed"):
-        ValkeyStore(ValkeyLocation(("127.0.0.1:1",)))
+        opened(ValkeyLocation(("127.0.0.1:1",)))
 
 
 def test_a_prefix_below_another_one_harms_nobody(
@@ -98,7 +97,7 @@ def test_a_prefix_below_another_one_harms_nobody(
     with servers.store(root=outer) as outside:
         first = holder("server")
         assert isinstance(ask(outside, Take(first)), Taken)
-        late = ValkeyStore(servers.place(root=f"{outer}/locks"))
+        late = opened(servers.place(root=f"{outer}/locks"))
         with closing(late), pytest.raises(StoreUnavailable, match=r"this prefix, or one below it"):
             late.vouch()
         assert has(outside, "server") == first.uuid
@@ -123,7 +122,7 @@ class TestTls:
 
     @staticmethod
     def take(place: ValkeyLocation, *, vouched: bool = True) -> None:
-        with closing(ValkeyStore(place)) as store:
+        with closing(opened(place)) as store:
             if vouched:
                 store.vouch()
             assert isinstance(ask(store, Take(holder()), 4.0), Taken)

@@ -7,10 +7,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from lockclient import Settings
+from lockclient import Settings, open_store
 from lockclient.stores.gcs.keys import ObjectNames
-from lockclient.stores.gcs.location import GcsLocation
-from lockclient.stores.gcs.store import GcsStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.contract.asking import NAME
 from tests.support.bucket.server import BucketServer
 
@@ -29,9 +28,8 @@ def settings_of(server: BucketServer, prefix: str = "of/the/test") -> Settings:
     return Settings.load(f"gs://{server.bucket.name}/{prefix}")
 
 
-def store_of(settings: Settings, poll: float = 0.2) -> GcsStore:
+def store_of(settings: Settings, poll: float = 0.2) -> ServiceStore:
     """Open a store that is looked at so often."""
-    assert isinstance(settings.location, GcsLocation)
-    store = GcsStore(settings.location)
+    store = open_store(settings)
     store.poll = poll
     return store

@@ -6,9 +6,8 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from os import environ
 from threading import Barrier, Thread
 from typing import Any
@@ -19,11 +18,9 @@ from lockclient import ClusterMutex, HeldLock, LockLost, Settings
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
-from lockclient.overview.table import Table
 from lockclient.stores.outcomes import Done, Outcome, ReadResult, Taken
 from lockclient.stores.protocol import MutexStore
 from lockclient.stores.requests import Read, Remove, Request, Take, Unlock
-from lockclient.stores.service_protocol import ServiceStore
 from tests.contract.asking import NAME, holder
 from tests.support.processes import line_from, wait_until
 
@@ -117,19 +114,6 @@ def queue_up(waiter: ClusterMutex, timeout: float = -1) -> Thread:
     thread.start()
     wait_until(lambda: len(waiter.waiters()) > before, what="the waiter in line")
     return thread
-
-
-@contextmanager
-def following(store: ServiceStore, **how: Any) -> Iterator[Table]:
-    """A table that is loaded and whose watch stands."""
-    table = Table(store, **how)
-    assert not table.ready()
-    table.start()
-    try:
-        wait_until(table.connected, what="the table")
-        yield table
-    finally:
-        table.stop()
 
 
 class HolderProcess:

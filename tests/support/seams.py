@@ -37,6 +37,17 @@ SEAMS = (
     # the state machine
     "lockclient.acquisition.state_machine",
     "lockclient.acquisition.steps",
+    # where stores are, by URL, and the names that docs/protocol*.md gives to what stands in them
+    "lockclient.stores.common.segments",
+    "lockclient.stores.etcd.keys",
+    "lockclient.stores.etcd.location",
+    "lockclient.stores.gcs.keys",
+    "lockclient.stores.gcs.location",
+    "lockclient.stores.valkey.keys",
+    "lockclient.stores.valkey.location",
+    # what errors of servers mean, and what people read of them: pure functions
+    "lockclient.stores.etcd.errors",
+    "lockclient.stores.valkey.errors",
     # records and pure functions
     "lockclient.model.*",
     "lockclient.text.*",

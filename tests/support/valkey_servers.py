@@ -7,17 +7,33 @@ import shutil
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 from uuid import uuid4
 
 from lockclient.cli.setup.store_server import StoreServer
+from lockclient.stores.diagnosis_protocol import Examined, Voting
+from lockclient.stores.location import Location
+from lockclient.stores.registry import open_at
+from lockclient.stores.service_protocol import ServiceStore
 from lockclient.stores.valkey.location import ValkeyLocation
-from lockclient.stores.valkey.store import ValkeyStore
-from lockclient.stores.valkey.wire.connection import Connection
 from tests.support.processes import needed
+
+
+class ValkeyStore(ServiceStore, Voting, Examined, Protocol):
+    """A store of such servers: they vote, and can be examined; `keys` names what stands there."""
+
+    location: Any
+    keys: Any
+
+    def settle(self, seconds: float) -> None:
+        """Wait until nothing is owed to servers any more, but not longer than that."""
+
+
+def opened(location: Location) -> ValkeyStore:
+    return cast(ValkeyStore, open_at(location))
 
 
 def redis_binary() -> str:
@@ -141,21 +157,15 @@ class Servers:
     @contextmanager
     def store(self, *, vouched: bool = True, **how: Any) -> Iterator[ValkeyStore]:
         """Open a store on them, whose servers vote."""
-        opened = ValkeyStore(self.place(**how))
+        store = opened(self.place(**how))
         try:
             if vouched:
-                opened.vouch()
+                store.vouch()
                 if all(server.always for server in self.all):
-                    opened.vouch_kept()
-            yield opened
+                    store.vouch_kept()
+            yield store
         finally:
-            opened.close()
-
-
-def as_user(place: ValkeyLocation, endpoint: str, *words: str) -> Any:
-    """Send a server one command as the user of a location; return what it answers."""
-    with closing(Connection(place, endpoint)) as connection:
-        return connection.command(*words)
+            store.close()
 
 
 @contextmanager

@@ -1,0 +1,15 @@
+"""A connection to a server of Valkey's as one of its users."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+from lockclient.stores.valkey.location import ValkeyLocation
+from lockclient.stores.valkey.wire.connection import Connection
+
+
+def as_user(place: ValkeyLocation, endpoint: str, *words: str) -> Any:
+    """Send a server one command as the user of a location; return what it answers."""
+    with closing(Connection(place, endpoint)) as connection:
+        return connection.command(*words)
