@@ -60,7 +60,8 @@ class GcsLocation:
                 f"name begins with {_RESERVED_ROOT}."
             )
         refuse_nested_root(self.root)
-        if self.root.startswith("removed/"):  # locks without a prefix are above it
+        # Locks without a prefix are above it: their unlocker deletes old objects in these folders.
+        if self.root.startswith(("removed/", "locks-unlockers/")):
             refuse_nested_root(f"{self.bucket}/{self.root}")
         _check_endpoint(self.endpoint)
 

@@ -42,10 +42,12 @@ def test_other_roots_are_as_they_were(store: str, root: str) -> None:
     assert Settings.load(f"{store}/{root}").url().endswith(f"/{root}")
 
 
-def test_a_bucket_s_locks_without_a_prefix_have_no_prefix_among_their_records() -> None:
-    """An unlocker would delete them, as records that are old."""
-    with pytest.raises(ValueError, match="must not have 'removed' after its first segment"):
-        GcsLocation.of("gs://bucket/removed/x")
+@pytest.mark.parametrize("folder", ["removed", "locks-unlockers"])
+def test_a_bucket_s_locks_without_a_prefix_have_no_prefix_in_what_is_deleted(folder: str) -> None:
+    """Their unlocker would delete its locks, as old removal records or announcements."""
+    for root in (folder, f"{folder}/x"):
+        with pytest.raises(ValueError, match=f"must not have '{folder}' after its first segment"):
+            GcsLocation.of(f"gs://bucket/{root}")
 
 
 @pytest.mark.parametrize(
