@@ -34,7 +34,7 @@ class DashboardStore(MemoryStore):
 
     Attributes:
         here: whether it is connected.
-        answers: whether it answers.
+        answers: whether it answers; or what is raised instead.
         questions: how often it was asked for something.
         before_removing: called when a lock is to be removed, before that.
     """
@@ -43,7 +43,8 @@ class DashboardStore(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.here = self.answers = True
+        self.here = True
+        self.answers: bool | Exception = True
         self.questions = 0
         self.before_removing: Callable[[Remove], object] = lambda _: None
 
@@ -86,6 +87,8 @@ class DashboardStore(MemoryStore):
         self._check_answers()
 
     def _check_answers(self) -> None:
+        if isinstance(self.answers, Exception):
+            raise self.answers
         if not self.answers:
             raise StoreUnavailable("etcd at 127.0.0.1:2379 did not answer within 2 s.")
 

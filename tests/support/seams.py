@@ -51,12 +51,15 @@ SEAMS = (
     # records and pure functions
     "lockclient.model.*",
     "lockclient.text.*",
+    "lockclient.overview.lock_view",
     "lockclient.overview.search",
     "lockclient.overview.verdict",
+    "mutexdash.markup.*",
     "unlocker.policy",
     "unlocker.rate_limit",
     # the services' factories, the command, and the servers that `clustermutex up` starts
     "lockclient.cli.setup.*",
+    "lockclient.cli.group",
     "lockclient.cli.main",
     "mutexdash.app",
     "mutexdash.cli",

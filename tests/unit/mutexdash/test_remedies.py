@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
 
+import click
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from lockclient.cli.operate.force_unlock import force_unlock
+from lockclient.cli.group import group
 from lockclient.model.holder import Holder
 from lockclient.overview.verdict import Standing
 from mutexdash.markup.remedies import remedies, runbook_sections
 from tests.deploy.test_rules import WANTED
+from tests.support import rendered_runbook
 
 URL = "etcd://10.0.0.7:2379/clustermutex"
 STUCK = Holder("deploy/prod", "u-1", "ci-3.example.com", 881, client="clustermutex/1 python/3.12")
@@ -66,13 +69,45 @@ def test_a_holder_in_a_pod_is_gone_to_by_kubectl(container: str | None, first: s
     assert ("kubectl" in command) == first.startswith("kubectl")
 
 
+SECTIONS = {
+    name.lower()
+    for state in ("alert", "overdue", "undecided", "broken")
+    for name in runbook_sections(Standing(state, True, True))
+}
+
+
 def test_the_runbook_has_a_section_for_each_state_that_is_not_well() -> None:
-    sections = {name.lower() for name in WANTED}
-    for state in ("alert", "overdue", "undecided", "broken"):
-        assert {name.lower() for name in runbook_sections(Standing(state, True, True))} < sections
+    assert {name.lower() for name in WANTED} > SECTIONS
     assert runbook_sections(Standing("ok")) == []
     assert runbook_sections(Standing("ok", deadlock=True)) == ["LockDeadlock"]
     assert runbook_sections(Standing("ok", held_too_long=True)) == ["LockHeldTooLong"]
+
+
+def test_the_served_runbook_is_as_new_as_its_source() -> None:
+    """Else: make runbook."""
+    assert rendered_runbook.RENDERED.read_text(encoding="utf-8") == rendered_runbook.text()
+
+
+def test_each_alert_is_a_section_of_the_runbook_and_each_link_inside_leads_to_one() -> None:
+    source = rendered_runbook.SOURCE.read_text(encoding="utf-8")
+    html = rendered_runbook.RENDERED.read_text(encoding="utf-8")
+    sections = re.findall(r'<h2 id="(\w+)">', html)
+    assert sections == [name.lower() for name in re.findall(r"^## (\w+)$", source, re.MULTILINE)]
+    assert set(sections) > SECTIONS
+    links = set(re.findall(r'href="([^"]*)"', html))
+    assert {link for link in links if not link.startswith("https://")} <= {
+        f"#{section}" for section in sections
+    }
+
+
+def test_the_runbook_has_no_html_of_its_own() -> None:
+    """What the source says is text: no tag, no handler, nothing that needs another CSP."""
+    html = rendered_runbook.RENDERED.read_text(encoding="utf-8")
+    tags = {tag.lower() for tag in re.findall(r"</?([a-zA-Z0-9]+)", html)}
+    plain = {"h1", "h2", "h3", "p", "strong", "em", "code", "pre", "ul", "ol", "li", "a", "hr"}
+    assert tags <= plain | {"table", "thead", "tbody", "tr", "th", "td"}
+    names = {name for tag in re.findall(r"<([^>]*)>", html) for name in re.findall(r" (\w+)=", tag)}
+    assert names <= {"id", "href", "class", "tabindex", "start"}
 
 
 SHELLS = {
@@ -117,8 +152,10 @@ def test_what_is_pasted_is_the_text_and_nothing_runs(
     url = f"etcd://h:2379/{root}"
     (remedy,) = remedies(Holder(name, uuid), url)
     words = heard(shell, remedy.command, tmp_path)
-    ctx = force_unlock.make_context("force-unlock", [], resilient_parsing=True)
-    found, rest, _ = force_unlock.make_parser(ctx).parse_args(words[1:])
+    command = group.get_command(click.Context(group), "force-unlock")
+    assert command is not None
+    ctx = command.make_context("force-unlock", [], resilient_parsing=True)
+    found, rest, _ = command.make_parser(ctx).parse_args(words[1:])
     assert not (tmp_path / "pwned").exists()
     assert (words[0], unquote(found["settings"])) == ("force-unlock", url)
     read = bytes.fromhex if found.get("hexadecimal") else str.encode
