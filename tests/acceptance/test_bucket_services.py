@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -18,7 +17,7 @@ from mutexdash.cli import main as mutexdash_command
 from tests.support.bucket.server import BucketServer, Fault
 from tests.support.bucket_store import settings_of, store_of
 from tests.support.locks import read, soon, take
-from tests.support.processes import Figure, Service, wait_until
+from tests.support.processes import Service, wait_until
 from tests.support.records import taker
 from tests.support.terminal import called, one_line
 from tests.support.unlocker_process import (
@@ -53,30 +52,6 @@ def start(settings: Settings, *options: str, poll: float = POLL) -> Service:
 
 
 class TestUnlocker:
-    def test_due_to_removed(
-        self,
-        settings: Settings,
-        store: ServiceStore,
-        server: BucketServer,
-        figure: Figure,
-    ) -> None:
-        """A look later at most, and a sweep; with 50 ms for each answer."""
-        late = []
-        with when_ready(start(settings)):
-            server.delay = 0.05
-            for number in range(3):
-                name = f"lock-{number}"
-                holder = taker(name, Runtime(1.0, 2.0))
-                take(store, holder)
-                due = time.monotonic() + 2.0
-                wait_until(lambda name=name: read(store, name).holder is None)  # type: ignore[misc]
-                late.append(time.monotonic() - due)
-        assert min(late) >= 0
-        figure(
-            f"due to removed with a look each {POLL:g} s and 50 ms of delay: "
-            f"{min(late):.2f} to {max(late):.2f} s"
-        )
-
     def test_a_lock_that_is_pushed_more_often_than_polled_is_never_past_its_alert(
         self, settings: Settings, store: ServiceStore, server: BucketServer
     ) -> None:
@@ -109,23 +84,6 @@ class TestUnlocker:
         finally:
             pushing.set()
             thread.join(60)
-
-    def test_the_brake_counts_what_two_remove(
-        self, settings: Settings, store: ServiceStore
-    ) -> None:
-        """Each looks after a removal of its own, and so counts the other's."""
-        for number in range(12):
-            name = f"lock-{number:02}"
-            take(store, taker(name, Runtime(1.0, 2.0)))
-        one, two = (
-            start(settings, "--max-removals", "4"),
-            start(settings, "--max-removals", "4"),
-        )
-        with one, two:
-            wait_until(lambda: "The brake is on" in one.log_text() + two.log_text())
-            wait_until(lambda: figures(one)["clustermutex_unlockers"] == 2)
-            held = store.names("", 100, soon())
-            assert 12 - 4 - 1 <= len(held) <= 12 - 4
 
     def test_removals_do_not_wait_a_look_each(
         self, settings: Settings, store: ServiceStore

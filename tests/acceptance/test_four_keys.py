@@ -1,147 +1,117 @@
-"""Locks of four plain keys beside the `unlocker` program: wrong clocks only delay their removal."""
+"""Locks of four plain keys in a bucket and on servers of Valkey, beside the `unlocker` program."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import closing
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
-from lockclient.cli.setup.etcd_server import Etcd
+from lockclient import Settings, open_store
 from lockclient.model.clocks import format_stamp
-from tests.acceptance.clock_site import Promise, Site
-from tests.support.clock_shim import compile_library
-from tests.support.etcd_binary import Etcdctl, etcdctl_of, put_at_once
+from lockclient.stores.gcs.keys import ObjectNames
+from lockclient.stores.service_protocol import ServiceStore
+from tests.support.bucket.rules import Conditions
+from tests.support.bucket.server import BucketServer
+from tests.support.bucket_store import settings_of
+from tests.support.clock_shim import Clock, compile_library
+from tests.support.locks import has, read
 from tests.support.processes import wait_until
-from tests.support.unlocker_process import fetch, figure
+from tests.support.unlocker_process import figure, unlocker, when_ready
+from tests.support.valkey_servers import running
 
 HOUR, DISTANCE_S, ALERT_S = 3600.0, 4.0, 1.0
 UNDECIDED = 'clustermutex_locks{state="undecided"}'
+SEEN = ('clustermutex_locks{state="ok"}', 'clustermutex_locks{state="alert"}')
 
 
-ALERTED: dict[str, set[str]] = {"behind": {"found-behind", "seen-behind"}, "1970": set()}
-"""By whether the unlocker's clock is behind; one that is ahead has passed all alerts."""
+class Place(Protocol):
+    """Where scripts write locks, without our library."""
+
+    settings: Settings
+
+    def put(self, name: str, values: dict[str, str]) -> None:
+        """Write keys of a lock, at once."""
+
+    def move_clock(self, ahead: float) -> None:
+        """Set the wall clock of all servers."""
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_library(tmp_path_factory.mktemp("clocks"))
+class Bucket:
+    def __init__(self, server: BucketServer) -> None:
+        self.settings = settings_of(server)
+        self._server = server
+        self._names = ObjectNames("of/the/test/")
+
+    def put(self, name: str, values: dict[str, str]) -> None:
+        path, bucket = self._names.lock(name), self._server.bucket
+        if path in bucket.names():
+            bucket.patch(path, {"metadata": values}, Conditions())
+        else:
+            bucket.insert(path, b"", Conditions(), metadata=values)
+
+    def move_clock(self, ahead: float) -> None:
+        self._server.ahead = ahead
+
+
+@pytest.fixture(params=["bucket", "Valkey"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    if request.param == "bucket":
+        yield Bucket(request.getfixturevalue("server"))
+        return
+    clock = Clock(compile_library(tmp_path))
+    with running(tmp_path, 3, env=clock.env) as servers, servers.store() as store:
+
+        class Valkey:
+            settings = Settings(location=servers.place())
+
+            def put(self, name: str, values: dict[str, str]) -> None:
+                fields = {"take": "1", "expiry": "0", "push": str(time.time_ns() // 10**6)}
+                words = [word for field in (fields | values).items() for word in field]
+                servers.command("HSET", store.keys.lock(name), *words)
+
+            def move_clock(self, ahead: float) -> None:
+                clock.move(ahead)
+
+        yield Valkey()
 
 
 @pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
+def store(place: Place) -> Iterator[ServiceStore]:
+    with closing(open_store(place.settings)) as opened:
+        yield opened
 
 
-class Scripts:
-    """What shell scripts write, each on a host with a clock of its own."""
-
-    def __init__(self, site: Site, etcd: Etcd) -> None:
-        self._site = site
-        self._etcdctl: Etcdctl = etcdctl_of(etcd)
-
-    def _put(self, name: str, values: dict[str, str]) -> None:
-        put_at_once(self._etcdctl, f"{self._site.settings.root}/locks/{name}/", values)
-
-    def push(self, name: str, ahead: float = 0.0, **more: str) -> None:
-        """Put both stamps, by one reading of that host's clock."""
-        sent, wall = time.monotonic(), time.time() + ahead
-        stamps = {
-            "alert_at": format_stamp(wall + ALERT_S),
-            "auto_unlock_at": format_stamp(wall + ALERT_S + DISTANCE_S),
-        }
-        self._put(name, stamps | more)
-        self._site.promises[name] = Promise(DISTANCE_S, sent, time.monotonic(), ahead)
-
-    def take(self, name: str, ahead: float = 0.0) -> None:
-        self.push(name, ahead, uuid=f"{name}-1", hostname="script")
-
-    def move(self, name: str, stamp: str, wall: float) -> None:
-        """Move one stamp by hand."""
-        self._put(name, {stamp: format_stamp(wall)})
+def stamps(ahead: float = 0.0) -> dict[str, str]:
+    alert_at = time.time() + ahead + ALERT_S
+    return {
+        "alert_at": format_stamp(alert_at),
+        "auto_unlock_at": format_stamp(alert_at + DISTANCE_S),
+    }
 
 
-def gone_in_time(site: Site, *names: str) -> None:
-    """Wait until these are removed, none before its holder's own deadline."""
-    wait_until(lambda: site.removals.at.keys() >= set(names), timeout=60, what="removals")
-    for name in names:
-        promise = site.promises[name]
-        assert site.removals.at[name] >= promise.sent + promise.lasts, name
+def taken(name: str, ahead: float = 0.0) -> dict[str, str]:
+    return {"uuid": f"{name}-1", "hostname": "script", **stamps(ahead)}
 
 
-def run(case: str, wrong: float, etcd: Etcd, library: Path) -> None:
-    """An unlocker on a clock that is wrong removes nothing until it is right, and then all."""
-    with ExitStack() as stack:
-        site = Site(stack, etcd, library)
-        scripts = Scripts(site, etcd)
-        scripts.take("found")
-        scripts.take("found-behind", -HOUR)
-        site.clock.move(wrong)
-        site.start()
-        scripts.take("seen")
-        scripts.take("seen-behind", -HOUR)
-        scripts.take("seen-ahead", HOUR)
-        last = time.monotonic()
-        assert not site.wait_for_its_verdict(), case
-        wait_until(lambda: time.monotonic() > last + 2 * DISTANCE_S, what="their distance")
-        assert not site.removals.at, case
-        # People are called all the same: once our own clock, too, has passed its alert.
-        names = {"found", "seen", "found-behind", "seen-behind", "seen-ahead"}
-        wait_until(lambda: site.alerts() >= ALERTED.get(case, names), what=f"alerts: {case}")
-        assert site.alerts() <= ALERTED.get(case, names), case
-        assert "four plain keys are alerted on later" in fetch(site.service, "/readyz")[1]
-        site.clock.move(0.0)
-        gone_in_time(site, "found", "found-behind", "seen", "seen-behind")
-        assert "seen-ahead" not in site.removals.at, case  # an hour later, by its host's clock
-
-
-@pytest.mark.promise(number=2)
-def test_whatever_the_unlockers_clock_says(etcd: Etcd, library: Path) -> None:
-    """Also one that stood in 1970 once keeps no lock for ever."""
-    cases = {"ahead": HOUR, "behind": -HOUR, "1970": 1000 - time.time()}
-    with ThreadPoolExecutor(len(cases)) as pool:
-        list(pool.map(lambda case: run(case, cases[case], etcd, library), cases))
-
-
-@pytest.mark.promise(number=2)
-def test_a_hand_on_a_stamp_keeps_it_until_the_next_push(
-    etcd: Etcd, library: Path, stack: ExitStack
-) -> None:
-    """So do two puts; a restart forgets the first distance, and yet the stamps are not of one."""
-    site = Site(stack, etcd, library)
-    scripts = Scripts(site, etcd)
-    site.start()
-    for name in ("moved", "pushed-after"):
-        scripts.take(name)
-        scripts.move(name, "auto_unlock_at", time.time() - HOUR)
-    wait_until(lambda: figure(site.service, UNDECIDED) == 2, what="both undecided")
-    other = Site(stack, etcd, library)
-    other.settings, other.promises = site.settings, site.promises
-    other.start()
-    scripts.push("pushed-after")
-    gone_in_time(site, "pushed-after")
-    for service in (site.service, other.service):
-        assert figure(service, UNDECIDED) == 1
-    assert "moved" not in site.removals.at
-
-
-@pytest.mark.promise(number=2)
-def test_who_pushes_keeps_it(etcd: Etcd, library: Path, stack: ExitStack) -> None:
-    """For several distances, whatever its own clock says; then it falls silent."""
-    site = Site(stack, etcd, library)
-    scripts = Scripts(site, etcd)
-    names = {"right": 0.0, "behind": -HOUR}
-    for name, ahead in names.items():
-        scripts.take(name, ahead)
-    site.start()
-    until = time.monotonic() + 3 * DISTANCE_S
-    while time.monotonic() < until:
-        for name, ahead in names.items():
-            scripts.push(name, ahead)
-        time.sleep(DISTANCE_S / 8)
-    assert not site.removals.at
-    gone_in_time(site, *names)
+def test_the_silent_one_goes_no_sooner_than_its_distance(place: Place, store: ServiceStore) -> None:
+    """Whatever its holder's clock says; one of whose stamps a hand moved is undecided."""
+    with when_ready(unlocker(place.settings, "--poll", "0.5")) as service:
+        far = {"auto_unlock_at": format_stamp(time.time() + HOUR)}
+        place.put("moved", taken("moved") | far)
+        wait_until(lambda: sum(figure(service, state) or 0 for state in SEEN), what="a look")
+        place.put("moved", {"auto_unlock_at": format_stamp(time.time() + HOUR / 2)})
+        sent = time.monotonic()
+        for name, ahead in (("silent", 0.0), ("behind", -HOUR)):
+            place.put(name, taken(name, ahead))
+        wait_until(lambda: has(store, "silent") is None, what="the removal")
+        wait_until(lambda: has(store, "behind") is None, what="the removal of the other one")
+        assert time.monotonic() >= sent + DISTANCE_S
+        wait_until(lambda: figure(service, UNDECIDED) == 1, what="the one that was moved")
+        assert has(store, "moved") == "moved-1"
+        removal = read(store, "silent", "silent-1").removal
+        assert removal is not None
+        assert removal.how == "auto-unlock"

@@ -101,20 +101,6 @@ def test_a_killed_holder_is_alerted_on_removed_and_shown(
             assert "etcd" not in fetch(pages, path)[1], path
 
 
-@stores("bucket", "one server")
-def test_who_gives_signs_of_life_keeps_its_lock(settings: Settings, store: Store) -> None:
-    """Each push is seen by a look, and its time counts from then."""
-    mutex = ClusterMutex(
-        "kept", expected_runtime=2, auto_unlock_after=4, keepalive=True, store=store
-    )
-    with when_ready(unlocker(settings, *OFTEN)) as service, mutex:
-        holder = HolderProcess(settings, "dead", expected_runtime=1, auto_unlock_after=6)
-        dead = holder.kill()
-        wait_until(lambda: read(store, "dead", dead).removal)
-        assert mutex.healthy
-        assert "kept" not in service.log_text()
-
-
 @stores("five servers")
 def test_servers_that_are_away_are_told(settings: Settings, servers: Servers) -> None:
     """By each program, which and why; and nothing is done until a majority is back."""

@@ -6,24 +6,17 @@ import json
 import os
 import signal
 import socket
-import time
 from collections.abc import Callable
-from contextlib import closing
 
 import pytest
 from click.testing import CliRunner
 
-from lockclient import ClusterMutex, Settings
+from lockclient import Settings
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.model.holder import Holder
-from tests.support.etcd_binary import frozen
-from tests.support.etcd_store import etcd_store
-from tests.support.locks import removal_of
 from tests.support.processes import BIN, run_to_end, start_service, wait_until
 from tests.support.unlocker_process import (
     UNLOCKER,
     fetch,
-    figure,
     ready,
     unlocker,
     unready,
@@ -104,36 +97,6 @@ class TestTheEnd:
 
 
 class TestWithoutEtcd:
-    def test_it_goes_on_when_etcd_is_back(self, own_etcd: Etcd, root: str) -> None:
-        settings = Settings(endpoints=(own_etcd.endpoint,), root=root)
-        store = etcd_store(settings)
-        lock = ClusterMutex("a", expected_runtime=10, auto_unlock_after=12, store=store)
-        with when_ready(unlocker(settings)) as service:
-            assert lock.acquire()
-            uuid, taken = lock.uuid, time.monotonic()
-            store.close()
-            # Asked to end, it waits for its streams, and answers for longer than the lock has.
-            assert own_etcd.process is not None
-            own_etcd.process.kill()
-            own_etcd.process.wait()
-            assert own_etcd.endpoint in unready(service)
-            assert figure(service, "clustermutex_unlocker_store_up") == 0
-            assert fetch(service, "/healthz")[0] == 200
-
-            # Both moments pass. What is not known to be so is not told.
-            wait_until(lambda: time.monotonic() - taken > 20)
-            assert "past its alert" not in service.log_text()
-
-            own_etcd.start()
-            wait_until(lambda: ready(service), what="readiness again")
-            assert figure(service, "clustermutex_unlocker_store_up") == 1
-            with closing(etcd_store(settings)) as again:
-                assert removal_of(again, Holder("a", uuid))
-            log = service.log_text()
-            assert log.count("does not answer") == 1
-            assert log.count("answers again") == 1
-            assert "Traceback" not in log
-
     def test_it_may_start_first(self, etcd_binary: str, own_etcd: Etcd, root: str) -> None:
         own_etcd.stop()
         with unlocker(Settings(endpoints=(own_etcd.endpoint,), root=root)) as service:
@@ -180,19 +143,3 @@ class TestBadFlags:
 
 def test_the_console_script_is_the_same() -> None:
     assert "--max-removals" in run_to_end(BIN / "unlocker", "--help").stdout
-
-
-def test_one_that_never_gets_to_sweep_is_not_ready(settings: Settings) -> None:
-    """As on a host that steals its time: each look comes after too long a stop to be trusted."""
-    with when_ready(unlocker(settings)) as service:
-
-        def stopped_again() -> str | None:
-            with frozen(service):
-                time.sleep(3.3)  # longer than a sweep may come late
-            time.sleep(0.4)
-            status, text = fetch(service, "/readyz")
-            return text if status == 503 else None
-
-        why = wait_until(stopped_again, timeout=120, what="it to say so")
-        assert "The last look for locks that are due" in why
-        wait_until(lambda: ready(service), what="readiness, left alone")

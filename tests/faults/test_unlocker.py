@@ -6,9 +6,7 @@ in the metrics, and in the log once. (An etcd that is away is in the acceptance 
 
 from __future__ import annotations
 
-import re
 import shutil
-import threading
 import time
 from collections.abc import Iterator
 from urllib.request import urlopen
@@ -27,7 +25,6 @@ from tests.support.terminal import called
 from tests.support.unlocker_process import (
     REMOVED,
     UNLOCKER,
-    UP,
     fetch,
     figure,
     ready,
@@ -122,49 +119,3 @@ def test_an_etcd_that_does_not_tell_its_time(own_etcd: Etcd, own_store: EtcdStor
             assert service.log_text().count(told) == 1
             assert service.log_text().count(alert) == 1
             assert has(own_store, "nightly") == "u"
-
-
-def ends_of_outages(log: str) -> bool:
-    """Return whether the log has told the end of each outage that it told of."""
-    told = re.findall("does not answer|answers again", log)
-    return told == ["does not answer", "answers again"] * (len(told) // 2)
-
-
-def test_an_etcd_that_answers_after_two_seconds(own_etcd: Etcd, own_store: EtcdStore) -> None:
-    """Too slow to trust one's picture: it says so, and removes nobody who pushes."""
-    with Relay(own_etcd.endpoint) as line, unlocker(Settings((line.endpoint,))) as service:
-        wait_until(lambda: ready(service), what="readiness")
-        alive = mutex(own_store, "alive", 1.5)
-        ending = threading.Event()
-
-        def work() -> None:
-            while not ending.wait(0.2):
-                alive.alive(force=True)
-
-        worker = threading.Thread(target=work)
-        worker.start()
-        try:
-            line.delay = 1.2
-            text = unready(service)
-            assert "does not answer" in text or "late or silent" in text
-            wait_until(lambda: figure(service, UP) == 0, what="etcd to be called away")
-            mutex(own_store, "silent", 1.5)
-            slow_until = time.monotonic() + 4
-            while time.monotonic() < slow_until:
-                assert alive.healthy
-                assert not ready(service)
-                time.sleep(0.2)
-            line.delay = 0.0
-            wait_until(lambda: ready(service), what="readiness again")
-            wait_until(lambda: has(own_store, "silent") is None, what="the removal")
-            assert figure(service, UP) == 1
-            assert alive.healthy
-            # A request that waits for longer than two seconds is answered, which ends the outage
-            # for the log, until the next that doesn't: each has its begin and its end.
-            assert "does not answer" in service.log_text()
-            wait_until(lambda: ends_of_outages(service.log_text()), what="the last outage's end")
-            assert "Traceback" not in service.log_text()
-        finally:
-            ending.set()
-            worker.join()
-        alive.release()

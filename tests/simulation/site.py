@@ -101,10 +101,10 @@ class UnlockerProcess:
             self.unlocker.supervise()
             self.site.hub.wait(1.0)
 
-    def get(self, path: str) -> tuple[int, str]:
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> tuple[int, str]:
         """GET a page; return its status and text."""
         with self.site.hub.of(self.process):
-            answer = create_app(self.unlocker).test_client().get(path)
+            answer = create_app(self.unlocker).test_client().get(path, headers=headers)
             return answer.status_code, answer.get_data(as_text=True)
 
     def ready(self) -> bool:
@@ -205,9 +205,9 @@ class Site:
             self.until(lambda: hasattr(service, "unlocker") and service.ready(), "readiness")
         return service
 
-    def lag(self, seconds: float) -> None:
-        """Let the watches of all members tell late, by so much at most, for so long."""
-        self.network.lag_s = seconds
+    def lag(self, seconds: float, most: float | None = None) -> None:
+        """Let the watches of all members tell late, by `most` at most, for so long."""
+        self.network.lag_s = seconds if most is None else most
         for member in self.network.members.values():
             member.behind_until = self.hub.now + seconds
 
@@ -257,9 +257,10 @@ class Site:
         self, name: str, alert_at: float, unlock_at: float | None, **facts: str | None
     ) -> None:
         """Have a client with its own uuid for each lock take one, or push its stamps."""
-        about = {"expected_runtime": 1.0, "locked_at": self.wall}
+        pushed_at = min(self.wall, alert_at - 1.0)
+        about = {"expected_runtime": round(alert_at - pushed_at, 3), "locked_at": pushed_at}
         if unlock_at is not None:
-            about["auto_unlock_after"] = unlock_at - alert_at + 1.0
+            about["auto_unlock_after"] = round(unlock_at - pushed_at, 3)
         said: dict[str, str | None] = {
             "uuid": f"u-{name}",
             "hostname": "elsewhere",

@@ -262,7 +262,7 @@ def test_four_keys_are_alerted_on_when_the_clocks_can_be_compared(site: Site) ->
     assert ALERT("a") in service.figures()
 
 
-@pytest.mark.parametrize("ahead", [3600.0, -3600.0])
+@pytest.mark.parametrize("ahead", [3600.0, -3600.0, -1_699_999_000.0])
 def test_a_wall_clock_that_is_wrong_is_named_and_removes_nothing_early(
     site: Site, ahead: float
 ) -> None:
@@ -271,7 +271,9 @@ def test_a_wall_clock_that_is_wrong_is_named_and_removes_nothing_early(
     site.hub.clock_offsets = lambda: [-site.hub.process.wall_ahead]
     site.run(15)
     side = "ahead of" if ahead > 0 else "behind"
-    assert f"3600.0 s {side} the store's members'" in service.get("/readyz")[1]
+    said = service.get("/readyz")[1]
+    assert f"{abs(ahead):.1f} s {side} the store's members'" in said
+    assert "four plain keys are alerted on later" in said
     assert service.figures()["clustermutex_unlocker_clock_trusted"] == 0
     taken = site.wall
     site.take("a", alert=10, unlock=30)
@@ -290,6 +292,7 @@ def test_a_wall_clock_that_is_wrong_is_named_and_removes_nothing_early(
 
 def test_each_lock_is_removed_once_and_counted_once_by_three(site: Site) -> None:
     services = [site.unlocker(max_removals=None) for _ in range(3)]
+    site.lag(40, most=0.5)
     for number in range(150):
         site.foreign(f"lock-{number}", site.wall + 1, site.wall + 5)
     site.run(30)
@@ -307,12 +310,14 @@ def test_each_lock_is_removed_once_and_counted_once_by_three(site: Site) -> None
 
 
 def test_one_brake_holds_for_all_and_a_person_can_overrule_it(site: Site) -> None:
-    """Three unlockers that let 12 pass remove no more than 14, see `unlocker.rate_limit`."""
+    """Three unlockers that let 12 pass remove no more than 14, see `unlocker.rate_limit`: also if
+    each sees late what the others removed."""
+    site.lag(90, most=0.5)
     services = [site.unlocker(max_removals=12) for _ in range(3)]
     back = site.take("back", alert=1, unlock=600)
     for number in range(60):
         site.foreign(f"lock-{number}", site.wall + 1, site.wall + 5)
-    site.run(15)
+    site.run(30)
     passed = len(site.removed())
     assert 12 <= passed <= 14
     for service in services:
@@ -455,6 +460,7 @@ def test_an_unlocker_that_is_cut_off_alerts_on_nothing_and_shows_no_lock_after_3
     """The counters stay. What came due meanwhile is handled when the store answers."""
     service = site.unlocker()
     site.take("silent", alert=1, unlock=600)
+    pushed = site.take("pushed", alert=80, unlock=600)
     site.run(3)
     before = families(service)
     alerts = site.log.count("is past its alert")
@@ -469,13 +475,16 @@ def test_an_unlocker_that_is_cut_off_alerts_on_nothing_and_shows_no_lock_after_3
     site.run(10)
     assert before - families(service) == ABOUT_LOCKS
     assert service.figures()["clustermutex_unlocker_store_up"] == 0
-    site.run(55)
+    site.run(20)
+    site.do(lambda: pushed.alive(force=True))
+    site.run(30)
     assert site.log.count("is past its alert") == alerts
     assert not site.removed()
     gone(site, "a")
     assert record(site, "a").holder.uuid == held.uuid
     assert families(service) >= before
     assert service.ready()
+    assert site.log.count("'pushed' is past its alert") == 0
 
 
 def test_a_watch_that_was_compacted_away_reads_everything(site: Site) -> None:
@@ -493,6 +502,21 @@ def test_a_watch_that_was_compacted_away_reads_everything(site: Site) -> None:
     assert (now[LOCKS("alert")], now[LOCKS("ok")]) == (1, 0)
     assert now[LOADS] == 2
     assert site.log.count("Lock 'silent' is past its alert") == 1
+
+
+def test_an_unlocker_that_never_gets_to_sweep_is_not_ready(site: Site) -> None:
+    """As on a host that steals its time: each look comes after too long a stop to be trusted."""
+    service = site.unlocker()
+    site.run(5)
+
+    def stopped_again() -> str:
+        service.process.frozen_until = site.hub.now + 3.3
+        site.run(3.5)
+        status, why = service.get("/readyz")
+        return why if status == 503 and "The last look for locks that are due" in why else ""
+
+    site.until(stopped_again, "word of it")
+    site.until(service.ready, "readiness, left alone")
 
 
 # ---------------------------------------------------------------- free with a queue

@@ -21,10 +21,9 @@ from lockclient.model.ticket import Ticket
 from lockclient.overview.rows import Row, Transition
 from lockclient.service.metrics import ComputedCollector
 from lockclient.stores.service_protocol import WaitQueue
-from tests.unit.unlocker.test_metrics import SILENT, past_alert
-from unlocker.deadlines import PastAlert
-from unlocker.metrics import series_limit
-from unlocker.metrics.clock_skew import OTHERS
+from unlocker.deadlines import JudgedLock, PastAlert
+from unlocker.metrics import clock_skew, series_limit
+from unlocker.metrics.clock_skew import OTHERS, ClockSkews
 from unlocker.metrics.counters import Metrics
 from unlocker.metrics.gauges import past_alert_gauges
 from unlocker.metrics.held_too_long import HeldTooLong
@@ -40,9 +39,27 @@ from unlocker.metrics.series_limit import (
     UNLOCKED,
     SeriesLimit,
 )
+from unlocker.policy import judge
 from unlocker.unclaimed import NORMAL_HANDOVER_S, UnclaimedLocks
 
 FROM_LOCKS = ("name", "hostname")
+SILENT = Holder(
+    *("nightly", "u", "web-1", 4711),
+    reason="totals",
+    owner="team-billing",
+    container="prod/web-1",
+    labels={"env": "prod", "zone": "a"},
+    context={"trace_id": "4bf9"},
+    alert_at=1_800_000_000.5,
+    auto_unlock_at=1.9e9,
+    auto_unlock_after=900,
+)
+
+
+def past_alert(holder: Holder = SILENT, *, found: bool = False) -> JudgedLock:
+    """Return a lock past its alert that was seen a second ago, by the monotonic clock."""
+    row = Row(holder, monotonic() - 1, found)
+    return JudgedLock(row, judge(row, None), "alert", alerted=True)
 
 
 class Store:
@@ -270,3 +287,31 @@ def test_what_a_broken_record_lacks_is_empty_and_a_long_text_is_cut() -> None:
     assert (name, hostname, pid) == ("bare", "", "")
     assert len(reason) == 100
     assert not shown(replace(removal(5), removed_at=None))
+
+
+# ---------------------------------------------------------------- clocks of hosts
+
+
+def test_skews_are_kept_of_the_hosts_heard_of_last() -> None:
+    skews = ClockSkews(SeriesLimit())
+    for number in range(MAX_LISTED):
+        skews.note(f"host-{number}", number)
+    skews.note("host-0", 0.5)
+    skews.note("new", 1.0)
+    kept = skews.all()
+    assert len(kept) == MAX_LISTED
+    assert kept["host-0"] == 0.5
+    assert kept["new"] == 1.0
+    assert "host-1" not in kept
+
+
+def test_the_skew_of_a_host_that_is_silent_for_an_hour_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else an alert on it would never end."""
+    skews = ClockSkews(SeriesLimit())
+    skews.note("gone", 50.0)
+    later = monotonic() + 3601
+    monkeypatch.setattr(clock_skew, "monotonic", lambda: later)
+    skews.note("here", 1.0)
+    assert skews.all() == {"here": 1.0}
