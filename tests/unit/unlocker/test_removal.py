@@ -517,32 +517,3 @@ def test_an_unlocker_that_never_gets_to_sweep_is_not_ready(site: Site) -> None:
 
     site.until(stopped_again, "word of it")
     site.until(service.ready, "readiness, left alone")
-
-
-# ---------------------------------------------------------------- free with a queue
-
-
-def test_a_free_lock_with_a_queue_is_shown_until_somebody_takes_it(site: Site) -> None:
-    count = "clustermutex_locks_free_with_waiters"
-    since = 'clustermutex_lock_free_with_waiters_timestamp_seconds{name="a"}'
-    who = '{"hostname": "web-1", "pid": 4711, "reason": "totals"}'
-    service = site.unlocker()
-    put = site.wall
-    site.write({"queue/a/one": who})
-    site.write({"queue/a/two": "?"})
-    site.run(90)
-    now = service.figures()
-    assert now[count] == 1
-    assert put <= now[since] < put + 3
-    head = next(name for name in now if name.startswith("clustermutex_lock_head_info{"))
-    assert 'hostname="web-1"' in head
-    site.foreign("a", site.wall + 600, site.wall + 900)
-    site.run(2)
-    assert service.figures()[count] == 0
-    site.clear("a")
-    taken = site.wall
-    site.run(90)
-    assert taken <= service.figures()[since] < taken + 3
-    site.write({"queue/a/one": None, "queue/a/two": None})
-    site.run(2)
-    assert service.figures()[count] == 0

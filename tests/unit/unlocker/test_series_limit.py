@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -209,6 +210,27 @@ def test_what_is_urgent_has_room_of_its_own() -> None:
     assert not shown.admit(("another",), urgent=True)
     assert shown.admit(("silent 0",))
     assert len(left_out) == 2
+
+
+def test_looks_at_very_many_queues_are_made_less_often() -> None:
+    """They must not keep the unlocker from its work: 0.1 s of the processor's time in 5 s."""
+    store, looked = Store(), []
+
+    def slow() -> list[str]:
+        until = time.thread_time() + 0.1
+        while time.thread_time() < until:
+            pass
+        looked.append(now)
+        return []
+
+    table = SimpleNamespace(loads=1, unclaimed=slow)
+    free = UnclaimedLocks(cast("Any", table), cast("Any", store), SeriesLimit())
+    for now in (0.0, 1.0, 2.0, 4.9, 20.0, 21.0):
+        free.scan(1000 + now)
+    assert looked == [0.0, 20.0]
+    free.clear()
+    free.scan(1022)
+    assert len(looked) == 3
 
 
 # ---------------------------------------------------------------- who lost a lock lately
