@@ -35,15 +35,14 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from itertools import islice
 
 from lockclient.errors import ClusterMutexError, StoreUnavailable
-from lockclient.model.clocks import Deadline, monotonic
+from lockclient.model.clocks import Deadline, Now
 from lockclient.model.removal import removed_at
 from lockclient.model.restore_marker import Restored
 from lockclient.model.retention import RECORD_RETENTION_S
@@ -100,12 +99,14 @@ class RecordCleanup:
         table: knows the store's revision.
         max_records: how many are kept, the newest; None: as many as there are.
         ending: when set, nothing further is begun.
+        read_clocks: both clocks, by which things are old.
     """
 
     store: ServiceStore
     table: Table
     max_records: int | None
     ending: threading.Event
+    read_clocks: Callable[[], Now] = Now.read
     _ages: RevisionAges = field(default_factory=RevisionAges)
     _restored: Restored | None = None
     _budget: Deadline = field(default_factory=lambda: Deadline.after(_STEP_BUDGET_S))
@@ -119,7 +120,7 @@ class RecordCleanup:
         if not self.table.connected():
             return
         try:
-            self._run(monotonic())
+            self._run(self.read_clocks())
         except StoreUnavailable:
             return  # the store itself logs that; what is left is done in a minute
         except ClusterMutexError as error:
@@ -129,7 +130,8 @@ class RecordCleanup:
         else:
             self._refused = False
 
-    def _run(self, now: float) -> None:
+    def _run(self, clocks: Now) -> None:
+        now = clocks.monotonic
         self._budget = Deadline.after(_STEP_BUDGET_S)
         if self._restored is not (restored := self.table.restored()):
             # Revisions may have gone back, and grown past the last note since.
@@ -137,7 +139,7 @@ class RecordCleanup:
         self._ages.note(now, self.table.revision)
         settled = self._ages.written_before(now - MIN_RECORD_AGE_S)
         if settled and not self._to_delete and now >= self._next_scan_at:
-            self._to_delete.extend(self._expired_records(settled))
+            self._to_delete.extend(self._expired_records(settled, clocks.wall))
             self._to_delete.extend(self._orphaned_backtraces())
             self._to_delete.extend(self._expired_tombstones(now))
             is_all = len(self._to_delete) < _MAX_PLANNED
@@ -148,9 +150,9 @@ class RecordCleanup:
             self.store.forget(self._to_delete[0], Deadline.after(_REQUEST_TIMEOUT_S))
             self._to_delete.popleft()
 
-    def _expired_records(self, settled: int) -> Iterator[Change]:
+    def _expired_records(self, settled: int, wall: float) -> Iterator[Change]:
         """Yield the records that are over and were written up to the revision `settled`."""
-        since, count, self._oldest_record = time.time() - RECORD_RETENTION_S, 0, settled + 1
+        since, count, self._oldest_record = wall - RECORD_RETENTION_S, 0, settled + 1
 
         def places() -> Iterator[tuple[bool, int, Change]]:
             nonlocal count

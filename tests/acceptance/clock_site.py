@@ -8,9 +8,7 @@ of `unlocker/policy.py`, plus `SLACK` for a machine that is busy with other test
 from __future__ import annotations
 
 import math
-import re
 import time
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +22,7 @@ from lockclient.overview.table import Table
 from lockclient.settings import Settings
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.outcomes import Done
-from lockclient.stores.requests import Push, Take, Unlock
+from lockclient.stores.requests import Push
 from tests.support.clock_shim import Clock
 from tests.support.etcd_store import etcd_store
 from tests.support.locks import ask, take
@@ -90,7 +88,6 @@ class Site:
         self.clock = Clock(library)
         self.promises: dict[str, Promise] = {}
         self.started_at = math.inf
-        self.awake_at = -math.inf
         self._holders: dict[str, Holder] = {}
         self._pushed_at: dict[str, int] = {}
         self._stack = stack
@@ -135,23 +132,6 @@ class Site:
                 answered = time.monotonic()
                 self.promises[name] = replace(promise, sent=sent, answered=answered)
 
-    def push_until(self, condition: Callable[[], bool], names: Sequence[str]) -> None:
-        """Push locks again and again until the condition holds, for a minute at most."""
-        until = time.monotonic() + 60
-        while not condition() and time.monotonic() < until:
-            self.push(*names)
-            time.sleep(0.2)
-
-    def fill_the_watch(self) -> None:
-        """Write 2 MB that have nothing to do with the locks, but come before what is next."""
-        for _ in range(20):
-            noise = taker("noise", Runtime(1000, 2000), backtrace="x" * 100_000)
-            for request in (Take(noise), Unlock("noise", noise.uuid or "")):
-                ask(self._store, request)
-
-    def alerts(self) -> set[str]:
-        return set(re.findall(r"Lock '([^']*)' is past its alert", self.service.log_text()))
-
     def wait_for_the_end(self) -> None:
         """Wait until everything is removed, or should long have been."""
         last = max(promise.sent + promise.lasts for promise in self.promises.values())
@@ -163,10 +143,8 @@ class Site:
         """Return by when a lock is to be removed, by `unlocker/policy.py` but for S and R."""
         whole = promise.lasts * 1.001 + 0.002
         if promise.sent > self.started_at:
-            moment = promise.answered + whole
-        else:
-            moment = self.started_at + whole
-        return max(moment, self.awake_at + SWEEP)  # the first look is left out
+            return promise.answered + whole
+        return self.started_at + whole
 
     def report(self, case: str, sweep: float) -> Report:
         """Say which locks went too early or too late, and how long removals took."""

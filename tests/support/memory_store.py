@@ -47,8 +47,3 @@ class MemoryStore(memory_store.MemoryStore):
 
     def removed(self, name: str, uuid: str, **values: Any) -> None:
         self.write(("removed", name, uuid, json.dumps(values).encode()))
-
-    def lose_watches(self) -> None:
-        """Have nobody told any more of what is written, until he follows anew."""
-        for follower in list(self.memory.followers):
-            follower.close()

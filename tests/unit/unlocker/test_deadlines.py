@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -129,32 +128,6 @@ def test_what_was_handed_out_is_current_until_the_lock_changes(watchlist: Deadli
     assert not watchlist.is_current(item)
 
 
-def test_a_lock_that_was_found_is_due_when_its_whole_time_has_passed(watchlist: Deadlines) -> None:
-    """Whatever a clock check says of its stamps: that only tells when to ring."""
-    put(watchlist, row(found=True, seen_at=1000, alert_at=WALL - 30, auto_unlock_at=WALL))
-    assert names(watchlist, 1029) == ([], [])
-    watchlist.reconsider(ClockCheck(Now(1029, WALL + 1029), 0.0))
-    assert names(watchlist, 1029) == (["a"], [])
-    assert names(watchlist, 1059) == ([], [])
-    assert names(watchlist, 1061) == ([], ["a"])
-
-
-def test_states_are_counted(watchlist: Deadlines) -> None:
-    for name, after in {
-        "fine": row("fine", seen_at=50),
-        "silent": row("silent", seen_at=10),
-        "dead": row("dead"),
-        "broken": row("broken", uuid=None),
-        "odd": row("odd", seen_at=50, needs=("warp",)),
-    }.items():
-        put(watchlist, after, name)
-    names(watchlist, 61)
-    assert watchlist.counts() == {"ok": 1, "alert": 1, "overdue": 1, "undecided": 1, "broken": 1}
-    put(watchlist, row("silent", seen_at=61), "silent")
-    put(watchlist, row("odd", seen_at=61), "odd")
-    assert watchlist.counts() == {"ok": 3, "alert": 0, "overdue": 1, "undecided": 0, "broken": 1}
-
-
 def test_those_that_only_wait_because_counting_began_anew_are_counted(watchlist: Deadlines) -> None:
     for name, after in {
         "seen": row("seen"),
@@ -256,14 +229,6 @@ def test_what_the_lock_leaves_undecided_is_rung_and_counted_and_no_clock_is_aske
     assert watchlist.is_current(item)
 
 
-def test_a_lock_that_says_it_is_never_removed_is_decided(watchlist: Deadlines) -> None:
-    put(watchlist, row("four keys", **FOUR_KEYS), "four keys")
-    put(watchlist, row("never", unlock=None), "never")
-    put(watchlist, row("broken", alert=None), "broken")
-    put(watchlist, row("found", found=True), "found")
-    assert watchlist.counts()["undecided"] == 0
-
-
 def test_a_lock_judged_once_is_not_judged_again_by_a_later_check(watchlist: Deadlines) -> None:
     """A wall clock put forward by an hour rings nothing, not even if the members' is as well."""
     put(watchlist, row(found=True))
@@ -272,43 +237,6 @@ def test_a_lock_judged_once_is_not_judged_again_by_a_later_check(watchlist: Dead
     assert names(watchlist, 29) == ([], [])
     assert names(watchlist, 59) == (["a"], [])
     assert names(watchlist, 61) == ([], ["a"])
-
-
-def test_the_longest_past_their_alert_are_listed_first(watchlist: Deadlines) -> None:
-    for number in range(5):
-        put(watchlist, row(f"{number}", seen_at=-number), f"{number}")
-    names(watchlist, 40)
-    assert [item.row.holder.name for item in watchlist.past_alert(3).listed] == ["4", "3", "2"]
-
-
-def test_what_is_overdue_is_not_hidden_behind_what_has_been_silent_for_longer(
-    watchlist: Deadlines,
-) -> None:
-    """The most urgent is listed: what can't be removed, what is due, what nobody else frees."""
-    for name, after in {
-        "goes by itself": row("goes by itself", seen_at=-20, unlock=1e6),
-        "never removed": row("never removed", seen_at=-15, unlock=None),
-        "undecided": row("undecided", seen_at=-10, needs=("warp",)),
-        "withheld": row("withheld", seen_at=-5),
-        "can't be removed": row("can't be removed"),
-    }.items():
-        put(watchlist, after, name)
-    watchlist.reconsider(ClockCheck(Now(0, WALL), 0.0))
-    names(watchlist, 1000)
-    order = ["can't be removed", "withheld", "never removed", "undecided", "goes by itself"]
-    for number in range(6):
-        found = watchlist.past_alert(number, {"can't be removed"})
-        assert [item.row.holder.name for item in found.listed] == order[:number]
-        states = Counter(item.state for item in watchlist.past_alert(5).listed[number:])
-        assert found.unlisted == {"alert": 0, "overdue": 0, "undecided": 0} | states
-
-
-def test_the_hundred_and_first_is_counted(watchlist: Deadlines) -> None:
-    for number in range(101):
-        put(watchlist, row(f"{number}", unlock=None), f"{number}")
-    names(watchlist, 40)
-    found = watchlist.past_alert(100)
-    assert (len(found.listed), found.unlisted) == (100, {"alert": 1, "overdue": 0, "undecided": 0})
 
 
 def test_pushes_leave_nothing_behind(watchlist: Deadlines) -> None:

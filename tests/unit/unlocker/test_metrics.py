@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import subprocess
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from lockclient.model.holder import STATES
+from lockclient.model.holder import STATES, Holder
+from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK, Removal
 from lockclient.text.escaping import plain
 from tests.simulation.site import Site, UnlockerProcess
 from tests.support.processes import needed
@@ -183,3 +185,52 @@ def test_every_request_and_failure_is_counted_for_its_task(site: Site) -> None:
     now = counts("failures")
     assert all(now[task] for task in ("sweep", "heartbeat", "clock-check"))
     assert counts("requests")["sweep"] > requests["sweep"]
+
+
+def test_who_lost_a_lock_in_the_last_ten_minutes_is_named(site: Site) -> None:
+    """By an unlocker that started afterwards, too; a process that lost two is named once."""
+    who = Holder("nightly", "u1", "web-1", 4711, reason="totals")
+    bare = Holder("bare", "u", reason="x" * 1000)
+    for holder, age, how in (
+        (who, 60, AUTO_UNLOCK),
+        (replace(who, uuid="u2"), 5, AUTO_UNLOCK),
+        (replace(who, name="recent"), 590, AUTO_UNLOCK),
+        (replace(who, name="old"), 601, AUTO_UNLOCK),
+        (replace(who, name="forced"), 5, FORCE_UNLOCK),
+        (bare, 5, AUTO_UNLOCK),
+    ):
+        removal = Removal(holder, site.wall - age, "unlocker@a:1", how, "no heartbeat")
+        site.write({f"removed/{holder.name}/{holder.uuid}": removal.value()})
+    began, service = site.wall, site.unlocker()
+
+    def named() -> dict[str, float]:
+        name = "clustermutex_lock_auto_unlocked_timestamp_seconds"
+        found = {key: value for key, value in samples(service).items() if key[0] == name}
+        return {dict(labels)["name"]: value for (_, *labels), value in found.items()}
+
+    assert named() == {
+        "nightly": pytest.approx(began - 5, abs=0.01),
+        "recent": pytest.approx(began - 590, abs=0.01),
+        "bare": pytest.approx(began - 5, abs=0.01),
+    }
+    (labels,) = (dict(key[1:]) for key in samples(service) if ("name", "bare") in key)
+    assert (labels["hostname"], labels["pid"], len(labels["reason"])) == ("", "", 100)
+    site.run(12)
+    assert {*named()} == {"nightly", "bare"}
+
+
+def test_the_skew_of_a_host_that_is_silent_for_an_hour_is_not_shown(site: Site) -> None:
+    """Else an alert on it would never end."""
+    service = site.unlocker()
+
+    def hosts() -> set[str]:
+        name = "clustermutex_client_clock_skew_seconds"
+        return {key[1][1] for key in samples(service) if key[0] == name}
+
+    site.foreign("a", site.wall + 9000, None, hostname="gone")
+    site.run(5)
+    assert hosts() == {"gone"}
+    site.run(3600)
+    site.foreign("b", site.wall + 9000, None, hostname="here")
+    site.run(5)
+    assert hosts() == {"here"}

@@ -26,9 +26,7 @@ from unlocker.notifications.note import (
     MAX_OVER,
     MAX_PAUSE_S,
     MAX_TICKS,
-    REFUSED,
     TOLD,
-    UNANSWERED,
     NotificationNote,
     UrlState,
 )
@@ -84,31 +82,6 @@ def test_an_event_is_noted_once_whoever_notices_it_and_told_in_order() -> None:
     assert [event.name for event in again(note).owed("team")] == ["a.1", "b.1", "c.1"]
 
 
-def test_of_two_that_want_a_claim_one_has_it_until_it_is_given_up() -> None:
-    note = noted()
-    add(note, alert("a"))
-    claim = note.claim("ops", "me", "1", lambda _: False, NOW)
-    assert claim is None  # nobody says that it is free
-    claim = note.claim("ops", "me", "1", lambda state: not state.by, NOW)
-    assert claim is not None
-    assert note.claim("ops", "you", "2", lambda state: not state.by, NOW) is None
-    assert note.claim("team", "you", "2", lambda state: not state.by, NOW) is not None
-    note.settle("ops", claim[0], REFUSED, 0.0)
-    assert try_it(note, who="you") == (["a.1"], False)
-
-
-def test_who_follows_a_dead_one_tells_the_same_message_again() -> None:
-    note = noted("ops")
-    add(note, alert("a"))
-    claim = note.claim("ops", "dead", "1", lambda state: not state.by, NOW)
-    assert claim is not None
-    add(note, alert("b"))
-    later = again(note).claim("ops", "me", "2", lambda state: state.by == "dead", NOW)
-    assert later is not None
-    assert [event.name for event in later[1]] == ["a.1"]
-    assert later[2]
-
-
 def test_who_was_told_by_one_that_lost_its_claim_has_it_all_the_same() -> None:
     note = noted("ops")
     add(note, alert("a"))
@@ -119,16 +92,6 @@ def test_who_was_told_by_one_that_lost_its_claim_has_it_all_the_same() -> None:
     note.settle("ops", late[0], TOLD, 0.0)
     assert not note.owed("ops")
     assert note.urls["ops"].by == "me"
-
-
-def test_after_three_tries_without_an_answer_it_counts_as_told() -> None:
-    note = noted("ops")
-    add(note, alert("a"))
-    for begun in (False, True, True):
-        note = again(note)
-        assert try_it(note, how=UNANSWERED) == (["a.1"], begun)
-    assert not note.owed("ops")
-    assert note.urls["ops"].unanswered == 0
 
 
 def test_the_end_of_an_alert_is_owed_to_all_whom_that_was() -> None:
@@ -192,16 +155,6 @@ def test_what_is_older_than_a_day_is_counted() -> None:
     assert "Also, too old or too many to list: 1 lock past" in (
         message_of(events, state.more, "/", NOW).body
     )
-
-
-def test_the_brake_of_several_is_one() -> None:
-    note = noted("ops")
-    for who in ("u1", "u2"):
-        add(note, Event(f"{who}.brake.5", BRAKE, "It is on.", NOW, 3, BRAKE))
-    assert len(note.events) == 1
-    note.end({"u1.brake.5": ""}, NOW)
-    try_it(note)
-    assert not note.events
 
 
 def test_a_crowd_is_one_message_and_what_was_missed_comes_in_several() -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from typing import cast
 
 import pytest
 
 from lockclient.errors import StoreError
-from lockclient.model.clocks import Deadline
+from lockclient.model.clocks import Deadline, Now
 from lockclient.model.holder import Holder
 from lockclient.model.removal import AUTO_UNLOCK, Removal
 from lockclient.model.restore_marker import Restored
@@ -63,15 +62,13 @@ class World(MemoryStore):
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    made = World()
-    monkeypatch.setattr(record_cleanup, "monotonic", lambda: made.now)
-    monkeypatch.setattr(time, "time", lambda: made.wall)
-    return made
+def world() -> World:
+    return World()
 
 
 def retention_of(world: World, keep: int | None = None) -> RecordCleanup:
-    return RecordCleanup(world, cast("Table", world), keep, threading.Event())
+    table, ending = cast("Table", world), threading.Event()
+    return RecordCleanup(world, table, keep, ending, lambda: Now(world.now, world.wall))
 
 
 def run(one: RecordCleanup, world: World, seconds: float) -> None:
@@ -114,18 +111,16 @@ def test_the_oldest_go_where_there_are_too_many(world: World) -> None:
     assert world.there("removed") == {"15", "16", "17", "18", "19"}
 
 
-def test_it_goes_in_small_steps(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_goes_in_small_steps(world: World) -> None:
     """So many a minute; and more than one look plans goes on without waiting for an hour."""
-    monkeypatch.setattr(record_cleanup, "MAX_DELETIONS_PER_STEP", 10)
-    monkeypatch.setattr(record_cleanup, "_MAX_PLANNED", 30)
-    for number in range(100):
-        world.record(f"{number:02}", days_ago=9)
-    one, left = retention_of(world), [100]
+    for number in range(6000):
+        world.record(f"{number:04}", days_ago=9)
+    one, left = retention_of(world), [6000]
     while left[-1]:
         run(one, world, 60)
         left.append(len(world.there("removed")))
-        assert left[-2] - left[-1] <= 10
-    assert world.now - 5000 < record_cleanup.MIN_RECORD_AGE_S + 13 * 60
+        assert left[-2] - left[-1] <= record_cleanup.MAX_DELETIONS_PER_STEP
+    assert world.now - 5000 < record_cleanup.MIN_RECORD_AGE_S + 15 * 60
     run(one, world, 7200)
     assert world.looks < 30, "an hour apart when there is nothing to do"
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from lockclient.model.clocks import Deadline, monotonic
@@ -20,15 +18,14 @@ from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
 from lockclient.overview.rows import Row, Transition
-from lockclient.service.metrics import ComputedCollector
 from lockclient.stores.service_protocol import WaitQueue
 from unlocker.deadlines import JudgedLock, PastAlert
-from unlocker.metrics import clock_skew, series_limit
-from unlocker.metrics.clock_skew import OTHERS, ClockSkews
+from unlocker.metrics import series_limit
+from unlocker.metrics.clock_skew import OTHERS
 from unlocker.metrics.counters import Metrics
 from unlocker.metrics.gauges import past_alert_gauges
 from unlocker.metrics.held_too_long import HeldTooLong
-from unlocker.metrics.recent_removals import COUNTED_S, MAX_COUNTED, SHOWN_S, RecentRemovals
+from unlocker.metrics.recent_removals import RecentRemovals
 from unlocker.metrics.series_limit import (
     FREE,
     HOUR_S,
@@ -231,109 +228,3 @@ def test_looks_at_very_many_queues_are_made_less_often() -> None:
     free.clear()
     free.scan(1022)
     assert len(looked) == 3
-
-
-# ---------------------------------------------------------------- who lost a lock lately
-
-HOLDER = Holder("nightly", "u1", "web-1", 4711, reason="totals")
-
-
-def removal(age: float, holder: Holder = HOLDER, how: str = "auto-unlock") -> Removal:
-    return Removal(holder, time.time() - age, "unlocker@a:1", how, "no heartbeat")
-
-
-def shown(*removals: Removal) -> dict[tuple[str, ...], float]:
-    """Return labels to age, as Prometheus would read it."""
-    registry = CollectorRegistry()
-    gauges = partial(RecentRemovals(SeriesLimit()).gauges, removals)
-    registry.register(ComputedCollector(gauges))
-    family, unlisted = parse(generate_latest(registry).decode())
-    assert unlisted.samples[0].value == 0
-    assert family.name == "clustermutex_lock_auto_unlocked_timestamp_seconds"
-    found = [
-        (
-            tuple(sample.labels[key] for key in ("name", "hostname", "pid", "reason")),
-            time.time() - sample.value,
-        )
-        for sample in family.samples
-    ]
-    assert len(dict(found)) == len(found), "Prometheus refuses a scrape with a sample twice."
-    return dict(found)
-
-
-def unlisted(recent: RecentRemovals, newest: Iterable[Removal]) -> float:
-    *_, family = recent.gauges(newest)
-    return float(family.samples[0].value)
-
-
-def test_all_that_are_not_named_are_counted() -> None:
-    """Whatever the remover's clock says, and also those that were on record before."""
-    recent = RecentRemovals(SeriesLimit())
-    ages = (0.0, -3600.0, 3600.0, 5.0)
-    for number in range(160):
-        lost = removal(ages[number % 4], replace(HOLDER, name=f"{number}", uuid=f"u{number}"))
-        recent.add([lost], found=False)
-    assert unlisted(recent, ()) == 160
-    assert unlisted(recent, [removal(0, replace(HOLDER, name="0", uuid="u0"))]) == 159
-    recent.add([removal(0, how="force-unlock")], found=False)
-    recent.add([removal(COUNTED_S - 9, replace(HOLDER, uuid="before"))], found=True)
-    recent.add([removal(COUNTED_S + 9, replace(HOLDER, uuid="long before"))], found=True)
-    assert unlisted(recent, ()) == 161
-    many = [removal(0, replace(HOLDER, uuid=f"{number}")) for number in range(MAX_COUNTED)]
-    recent.add(many, found=False)
-    assert unlisted(recent, ()) == MAX_COUNTED
-
-
-def test_an_auto_unlock_names_lock_holder_and_reason() -> None:
-    assert shown(removal(5)).keys() == {("nightly", "web-1", "4711", "totals")}
-
-
-def test_it_goes_after_ten_minutes() -> None:
-    assert not shown(removal(SHOWN_S + 1))
-    assert shown(removal(SHOWN_S - 5))
-
-
-def test_a_person_s_force_unlock_is_no_alert() -> None:
-    assert not shown(removal(5, how="force-unlock"))
-
-
-def test_a_process_that_lost_a_lock_twice_is_shown_once_with_the_later_time() -> None:
-    again = replace(HOLDER, uuid="u2")
-    (age,) = shown(removal(5, again), removal(60)).values()
-    assert age < 30
-
-
-def test_what_a_broken_record_lacks_is_empty_and_a_long_text_is_cut() -> None:
-    bare = Holder("bare", reason="x" * 1000)
-    ((name, hostname, pid, reason),) = shown(removal(5, bare))
-    assert (name, hostname, pid) == ("bare", "", "")
-    assert len(reason) == 100
-    assert not shown(replace(removal(5), removed_at=None))
-
-
-# ---------------------------------------------------------------- clocks of hosts
-
-
-def test_skews_are_kept_of_the_hosts_heard_of_last() -> None:
-    skews = ClockSkews(SeriesLimit())
-    for number in range(MAX_LISTED):
-        skews.note(f"host-{number}", number)
-    skews.note("host-0", 0.5)
-    skews.note("new", 1.0)
-    kept = skews.all()
-    assert len(kept) == MAX_LISTED
-    assert kept["host-0"] == 0.5
-    assert kept["new"] == 1.0
-    assert "host-1" not in kept
-
-
-def test_the_skew_of_a_host_that_is_silent_for_an_hour_is_not_shown(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Else an alert on it would never end."""
-    skews = ClockSkews(SeriesLimit())
-    skews.note("gone", 50.0)
-    later = monotonic() + 3601
-    monkeypatch.setattr(clock_skew, "monotonic", lambda: later)
-    skews.note("here", 1.0)
-    assert skews.all() == {"here": 1.0}
