@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lockclient import ClusterMutex, Settings
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.processes import BIN, needed, run_to_end, wait_until
 from tests.support.soak import soaking
 from tests.support.terminal import Terminal, called, environment
@@ -33,7 +34,7 @@ START = {"bash": ["--rcfile", "rc", "-i"], "zsh": ["-d", "-i"]}
 
 
 @pytest.fixture
-def env(settings: Settings, store: EtcdStore, tmp_path: Path) -> Iterator[dict[str, str]]:
+def env(settings: Settings, store: ServiceStore, tmp_path: Path) -> Iterator[dict[str, str]]:
     """Some locks that are held, and the environment of a shell that finds the command."""
     with ExitStack() as exits:
         for name in (*NAMES, *UNSEEN):
@@ -112,7 +113,11 @@ def test_by_the_url_on_the_line(settings: Settings, env: dict[str, str]) -> None
 
     def offered(url: str) -> str:
         line = f"clustermutex show --url {url} de"
-        asked = {"_CLUSTERMUTEX_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": "de"}
+        asked: dict[str, Any] = {
+            "_CLUSTERMUTEX_COMPLETE": "bash_complete",
+            "COMP_WORDS": line,
+            "COMP_CWORD": "de",
+        }
         return called(settings, status=0, CLUSTERMUTEX_URL="etcd://127.0.0.1:1", **asked).stdout
 
     assert offered(settings.url()) == "plain,deploy/prod\n"
@@ -123,6 +128,9 @@ def test_by_the_url_on_the_line(settings: Settings, env: dict[str, str]) -> None
 def test_an_etcd_that_is_away_costs_a_second_and_no_error(own_etcd: Etcd) -> None:
     """A prompt is no place for one."""
     own_etcd.stop()
-    line = {"_CLUSTERMUTEX_COMPLETE": "bash_complete", "COMP_WORDS": "clustermutex show x"}
+    line: dict[str, Any] = {
+        "_CLUSTERMUTEX_COMPLETE": "bash_complete",
+        "COMP_WORDS": "clustermutex show x",
+    }
     done = called(Settings((own_etcd.endpoint,)), status=0, **line, COMP_CWORD="x")
     assert (done.stdout.strip(), done.stderr) == ("", "")

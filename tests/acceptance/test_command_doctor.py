@@ -39,7 +39,7 @@ Found = list[dict[str, Any]]
 
 
 def examine(
-    where: Settings | MemoryStore, listen: str = "0", status: int | None = None, **more: str
+    where: Settings | MemoryStore, listen: str = "0", status: int | None = None, **more: Any
 ) -> Found:
     """Return what it finds, having seen that the exit status is that of the worst."""
     done = called(where, "doctor", "--json", "--listen", listen, status=None, **more)

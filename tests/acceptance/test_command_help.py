@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lockclient import ClusterMutex, Settings
 from lockclient.cli.group import SECTIONS
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.command_reference import renewed
 from tests.support.etcd_binary import served
-from tests.support.processes import Figure, run_to_end
-from tests.support.soak import soaking
+from tests.support.memory_store import MemoryStore
+from tests.support.processes import Figure
 from tests.support.terminal import COMMAND, called, environment, in_terminal, one_line, piped
 
 PAGE = Path(__file__).parents[2] / "docs" / "command.md"
@@ -30,11 +30,10 @@ NAMES = [name for section in SECTIONS.values() for name in section]
     [
         (["--help"], 180, 0),
         (["ls"], 185, 5),
-        *soaking((["--version"], 110, 0), (["show", "--help"], 120, 0)),
     ],
 )
 def test_it_starts_quickly(
-    own_etcd: Etcd, own_store: EtcdStore, figure: Figure, words: list[str], most: int, asks: int
+    own_etcd: Etcd, own_store: ServiceStore, figure: Figure, words: list[str], most: int, asks: int
 ) -> None:
     """By counts that no noise can move: 0.3 s of a processor when idle.
 
@@ -77,16 +76,13 @@ def test_rich_is_loaded_for_a_terminal_only(settings: Settings, tmp_path: Path) 
         assert "Traceback" not in terminal.text
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_command_has_help(settings: Settings, name: str) -> None:
-    """What it does, each option in a sentence."""
-    said = called(settings, name, "-h").stdout
-    assert said.startswith(f"Usage: clustermutex {name} ")
-
-
-def test_the_help_names_every_command(settings: Settings) -> None:
-    said = called(settings, "--help").stdout
-    assert [name for name in NAMES if name not in said] == []
+def test_every_command_has_help(settings: Settings) -> None:
+    """And the help of the whole names it."""
+    whole = called(settings, "--help").stdout
+    for name in NAMES:
+        assert name in whole
+        said = called(settings, name, "-h").stdout
+        assert said.startswith(f"Usage: clustermutex {name} ")
 
 
 def test_the_reference_is_made_from_the_help_texts() -> None:
@@ -129,25 +125,20 @@ def test_the_reference_is_made_from_the_help_texts() -> None:
         (["run", "x", "--expected-runtime", "nan", "--", "true"], "--expected-runtime"),
         (["run", "x", "--alive", "manual", "--alive-on-output", "--", "true"], "not both"),
         (["run", "x", "--url", "http://x", "--", "true"], "etcd://"),
+        *((["run", name, "--", "true"], "name") for name in ("", "two\nlines", "n" * 256)),
     ],
 )
-def test_a_wrong_line_is_one_line(settings: Settings, words: list[str], told: str) -> None:
-    """What is wrong and where the help is, on stderr, status 2."""
-    said = one_line(called(settings, *words, status=2))
+def test_a_wrong_line_is_one_line(words: list[str], told: str) -> None:
+    """What is wrong and where the help is, on stderr, before a store is asked; status 2, or 69."""
+    nowhere = Settings(("127.0.0.1:1",))
+    said = one_line(called(nowhere, *words, status=69 if told == "name" else 2))
     assert told in said
     assert said.startswith("clustermutex: ")
     assert "\x1b" not in said
 
 
-@pytest.mark.parametrize("name", ["", "two\nlines", "n" * 256])
-def test_a_bad_name_to_run_under_is_one_line(name: str) -> None:
-    """Before etcd is asked."""
-    nowhere = Settings.load("etcd://127.0.0.1:1")
-    assert "name" in one_line(called(nowhere, "run", name, "--", "true", status=69))
-
-
 def test_the_url_stands_before_the_command_or_after_it(
-    settings: Settings, store: EtcdStore
+    settings: Settings, store: ServiceStore
 ) -> None:
     nowhere = Settings(("127.0.0.1:1",))
     with ClusterMutex("x", store=store):
@@ -161,43 +152,42 @@ def test_the_url_stands_before_the_command_or_after_it(
     assert said.stdout.strip() == settings.url()
 
 
-def test_near_misses_are_suggested(settings: Settings, store: EtcdStore) -> None:
-    with ClusterMutex("deploy/prod", store=store), ClusterMutex("report", store=store):
-        for asked in ("deploy", "deploy/prd"):
-            told = one_line(called(settings, "show", asked, status=1))
-            assert told.endswith("Did you mean 'deploy/prod'?")
-        words = ["force-unlock", "reprot", "--reason", "x", "--yes"]
-        assert one_line(called(settings, *words, status=1)).endswith("Did you mean 'report'?")
-        assert "mean" not in one_line(called(settings, "show", "zzz", status=1))
+def test_near_misses_are_suggested() -> None:
+    memory = MemoryStore()
+    memory.take("deploy/prod")
+    memory.take("report")
+    for words, told in (
+        ("show deploy", "Did you mean 'deploy/prod'?"),
+        ("show deploy/prd", "Did you mean 'deploy/prod'?"),
+        ("force-unlock reprot --reason x --yes", "Did you mean 'report'?"),
+        ("show zzz", "Nobody holds the lock 'zzz'."),
+    ):
+        assert one_line(called(memory, *words.split(), status=1)).endswith(told)
 
 
 def test_debug_shows_the_traceback() -> None:
     """And what is done meanwhile; without it there is one line."""
     nowhere = Settings(("127.0.0.1:1",))
-    lines = (["ls"], ["--debug", "ls"], ["ls", "--debug"])
-    with ThreadPoolExecutor(len(lines)) as threads:  # each tries for five seconds
-        quiet, *debugged = threads.map(lambda words: piped(nowhere, *words, status=69), lines)
-    told = one_line(quiet)
+    told = one_line(called(nowhere, "ls", status=69))
     assert "etcd at 127.0.0.1:1 did not answer in time (connection refused)" in told
     assert "CLUSTERMUTEX_URL" in told
-    for done in debugged:
-        assert "Traceback (most recent call last)" in done.stderr
-        assert done.stderr.splitlines()[-1] == told
+    memory = MemoryStore()
+    memory.memory.away = True
+    for words in (["--debug", "ls"], ["ls", "--debug"]):
+        said = called(memory, *words, status=69).stderr
+        assert "Traceback (most recent call last)" in said
+        assert said.splitlines()[-1].startswith("clustermutex: The store in memory is away")
 
 
-def test_a_mistake_of_ours_is_one_line_too(settings: Settings) -> None:
+def test_a_mistake_of_ours_is_one_line_too() -> None:
     """Status 70, and how to see where."""
-    program = (
-        "import sys\n"
-        "from lockclient.cli import main, store_access\n"
-        "def mistake(*_): raise RuntimeError('unforeseen')\n"
-        "store_access.open_store = mistake\n"
-        "sys.argv[0] = 'clustermutex'\n"
-        "main()\n"
-    )
-    env = environment(settings)
-    done = run_to_end(sys.executable, "-c", program, "ls", env=env, status=70)
-    assert "RuntimeError: unforeseen. Add --debug" in one_line(done)
+
+    class Broken(MemoryStore):
+        def names(self, *_: object) -> list[str]:
+            raise RuntimeError("unforeseen")
+
+    told = one_line(called(Broken(), "ls", status=70))
+    assert "RuntimeError: unforeseen. Add --debug" in told
 
 
 def test_who_reads_its_output_may_have_enough(settings: Settings) -> None:
@@ -216,19 +206,18 @@ def test_who_reads_its_output_may_have_enough(settings: Settings) -> None:
     assert done.returncode == 1
 
 
-def test_errors_are_red_on_a_terminal_only(settings: Settings) -> None:
+def test_errors_are_red_on_a_terminal_only() -> None:
     """Unless NO_COLOR is set."""
-    for no_color in ("", "1"):
-        with in_terminal(settings, "show", "x", NO_COLOR=no_color) as terminal:
-            assert terminal.ended() == 1
-            assert ("\x1b[31m" in terminal.raw) is not bool(no_color)
+    for columns, no_color in ((80, ""), (80, "1"), (0, "")):
+        done = called(MemoryStore(), "show", "x", columns=columns, status=1, NO_COLOR=no_color)
+        assert ("\x1b[31m" in done.stderr) is (columns > 0 and not no_color)
 
 
-def test_all_output_can_be_written_in_any_locale(settings: Settings, store: EtcdStore) -> None:
+def test_all_output_can_be_written_in_any_locale(settings: Settings, store: ServiceStore) -> None:
     """Also where it has no letters for a name."""
-    ascii_only = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    ascii_only: dict[str, Any] = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     with ClusterMutex("Grüße, 名前", store=store):
-        called(settings, "ls", status=0, **ascii_only)
+        piped(settings, "ls", **ascii_only)
         with in_terminal(settings, "ls", columns=120, **ascii_only) as terminal:
             assert terminal.ended() == 0
             assert "Gr" in terminal.text

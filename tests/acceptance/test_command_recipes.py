@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.acceptance.shells import PATIENCE, held, in_line
 from tests.support.documents import codes
 from tests.support.locks import has, read
@@ -60,7 +60,7 @@ def test_there_is_a_test_for_each() -> None:
     assert len(BLOCKS) == 7
 
 
-def test_cron(env: dict[str, str], store: EtcdStore, tmp_path: Path, program: Make) -> None:
+def test_cron(env: dict[str, str], store: ServiceStore, tmp_path: Path, program: Make) -> None:
     """The line's command, as cron runs it: on one host it works, on the others it does nothing."""
     program("bin/nightly-report", "clustermutex show nightly-report > shown")
     line = recipe("nightly-report")
@@ -76,7 +76,7 @@ def test_cron(env: dict[str, str], store: EtcdStore, tmp_path: Path, program: Ma
     assert len(_done(tmp_path)) == 1
 
 
-def test_ci(env: dict[str, str], store: EtcdStore, tmp_path: Path, program: Make) -> None:
+def test_ci(env: dict[str, str], store: ServiceStore, tmp_path: Path, program: Make) -> None:
     """It waits for its turn, visibly, and the job's status is the deploy's."""
     program("deploy.sh", "exit 3")
     env |= {"CI_ENVIRONMENT": "prod", "CI_JOB_URL": "https://ci.example/7"}
@@ -89,7 +89,7 @@ def test_ci(env: dict[str, str], store: EtcdStore, tmp_path: Path, program: Make
     assert _done(tmp_path) == ["deploy.sh prod"]
 
 
-def test_a_wrapper(env: dict[str, str], store: EtcdStore, tmp_path: Path, program: Make) -> None:
+def test_a_wrapper(env: dict[str, str], store: ServiceStore, tmp_path: Path, program: Make) -> None:
     """What changes something has the lock, what looks has none."""
     program("bin/terraform", "exec clustermutex show --json terraform/$(basename $PWD) > shown")
     wrapper = tmp_path / "bin" / "tf"
@@ -102,7 +102,7 @@ def test_a_wrapper(env: dict[str, str], store: EtcdStore, tmp_path: Path, progra
     assert _done(tmp_path) == ["terraform apply -auto-approve", "terraform plan"]
 
 
-def test_steps(env: dict[str, str], store: EtcdStore, tmp_path: Path, program: Make) -> None:
+def test_steps(env: dict[str, str], store: ServiceStore, tmp_path: Path, program: Make) -> None:
     """Held over all steps, and pushed between them; released in the end, and after a failure."""
     for step in ("build", "upload", "restart"):
         program(step, "clustermutex show --json deploy/shop | grep alive_at >> stamps")
@@ -118,7 +118,7 @@ def test_steps(env: dict[str, str], store: EtcdStore, tmp_path: Path, program: M
 
 
 def test_steps_that_are_interrupted(
-    env: dict[str, str], store: EtcdStore, tmp_path: Path, program: Make
+    env: dict[str, str], store: ServiceStore, tmp_path: Path, program: Make
 ) -> None:
     """The trap releases the lock."""
     program("build", "until test -e go; do sleep 0.05; done")
@@ -134,7 +134,7 @@ def test_steps_that_are_interrupted(
     assert has(store, "deploy/shop") is None
 
 
-def test_exported(env: dict[str, str], store: EtcdStore, tmp_path: Path, program: Make) -> None:
+def test_exported(env: dict[str, str], store: ServiceStore, tmp_path: Path, program: Make) -> None:
     """The script knows its fencing token; without the lock it ends before it has done anything."""
     program("upload")
     script = recipe("--export")

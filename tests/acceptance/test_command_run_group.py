@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.acceptance.shells import (
     PATIENCE,
     Start,
@@ -75,7 +75,7 @@ def worker(tmp_path: Path) -> list[str]:
 @pytest.mark.parametrize("name", ["TERM", *soaking("INT", "QUIT")])
 @pytest.mark.parametrize("whom", ["us", "the command"])
 def test_the_lock_is_held_until_the_last_of_the_group_has_ended(
-    start: Start, store: EtcdStore, tmp_path: Path, worker: list[str], name: str, whom: str
+    start: Start, store: ServiceStore, tmp_path: Path, worker: list[str], name: str, whom: str
 ) -> None:
     """Whether we pass a signal on, or another one than us sends it to the whole group."""
     number = signal.Signals[f"SIG{name}"]
@@ -94,7 +94,7 @@ def test_the_lock_is_held_until_the_last_of_the_group_has_ended(
 
 
 def test_it_is_pushed_meanwhile(
-    start: Start, store: EtcdStore, tmp_path: Path, worker: list[str]
+    start: Start, store: ServiceStore, tmp_path: Path, worker: list[str]
 ) -> None:
     """What works on for longer than the lock is kept without a push still has it."""
     times = ["--grace", "60", "--expected-runtime", "0.4", "--auto-unlock-after", "1.5"]
@@ -111,7 +111,7 @@ def test_it_is_pushed_meanwhile(
 
 
 def test_what_does_not_end_within_the_grace_is_killed_before_the_release(
-    start: Start, store: EtcdStore, tmp_path: Path, worker: list[str]
+    start: Start, store: ServiceStore, tmp_path: Path, worker: list[str]
 ) -> None:
     script = ["sh", "-c", SCRIPT, "sh", *worker, "TERM", "600"]
     with start("run", NAME, "--grace", "1", "--", *script) as run:
@@ -142,7 +142,7 @@ def test_a_second_signal_is_passed_on_to_what_is_left(
 
 
 def test_a_lock_that_is_lost_meanwhile_ends_what_is_left(
-    start: Start, store: EtcdStore, tmp_path: Path, worker: list[str]
+    start: Start, store: ServiceStore, tmp_path: Path, worker: list[str]
 ) -> None:
     """By SIGTERM again, and SIGKILL at the earlier one of both moments."""
     script = ["sh", "-c", SCRIPT, "sh", *worker, "INT", "600"]
@@ -158,7 +158,7 @@ def test_a_lock_that_is_lost_meanwhile_ends_what_is_left(
 
 
 def test_the_command_itself_is_never_killed_for_a_signal_that_was_passed_on(
-    start: Start, store: EtcdStore, tmp_path: Path, worker: list[str]
+    start: Start, store: ServiceStore, tmp_path: Path, worker: list[str]
 ) -> None:
     """The grace begins when it has ended."""
     with start("run", NAME, "--grace", "0.2", "--", *worker, "TERM", "2") as run:
@@ -172,7 +172,7 @@ def test_the_command_itself_is_never_killed_for_a_signal_that_was_passed_on(
 
 @pytest.mark.parametrize("before", ["a signal that ends it", "nothing"])
 def test_what_is_outside_of_the_group_or_left_on_purpose_is_not_waited_for(
-    start: Start, store: EtcdStore, tmp_path: Path, worker: list[str], before: str
+    start: Start, store: ServiceStore, tmp_path: Path, worker: list[str], before: str
 ) -> None:
     """A daemon with its own session; and what a command leaves that ends by itself."""
     signalled = before != "nothing"
@@ -191,7 +191,7 @@ def test_what_is_outside_of_the_group_or_left_on_purpose_is_not_waited_for(
 
 
 def test_zombies_are_not_waited_for(
-    env: dict[str, str], store: EtcdStore, tmp_path: Path, worker: list[str]
+    env: dict[str, str], store: ServiceStore, tmp_path: Path, worker: list[str]
 ) -> None:
     """Where process 1 of a container, which inherits orphans, waits for none: here we are that."""
     reaper = (
@@ -212,7 +212,7 @@ def test_zombies_are_not_waited_for(
 
 
 def test_a_process_whose_first_thread_has_ended_is_waited_for(
-    start: Start, store: EtcdStore, tmp_path: Path
+    start: Start, store: ServiceStore, tmp_path: Path
 ) -> None:
     """The system shows it as a zombie, while its other threads work."""
     (tmp_path / "worker.py").write_text(HEADLESS)
@@ -230,7 +230,7 @@ def test_a_process_whose_first_thread_has_ended_is_waited_for(
 
 
 def test_ctrl_c_in_a_terminal_waits_as_well(
-    env: dict[str, str], store: EtcdStore, tmp_path: Path, worker: list[str]
+    env: dict[str, str], store: ServiceStore, tmp_path: Path, worker: list[str]
 ) -> None:
     """The terminal sends it to the command's group, and nothing to us."""
     (tmp_path / "script").write_text(SCRIPT)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.acceptance.shells import (
     PATIENCE,
     Terminal,
@@ -53,7 +53,7 @@ def shell(env: dict[str, str], tmp_path: Path) -> Iterator[Terminal]:
         yield terminal
 
 
-def _free(store: EtcdStore) -> None:
+def _free(store: ServiceStore) -> None:
     wait_until(lambda: has(store, NAME) is None, PATIENCE, "the lock to be free")
 
 
@@ -83,7 +83,7 @@ def test_the_command_reads_from_the_terminal(shell: Terminal, around: str) -> No
 
 @pytest.mark.parametrize("streams", ["", " </dev/null", " | cat"])
 def test_ctrl_c_ends_the_command_and_the_script_around(
-    shell: Terminal, store: EtcdStore, tmp_path: Path, streams: str
+    shell: Terminal, store: ServiceStore, tmp_path: Path, streams: str
 ) -> None:
     """As without us, whether the terminal obeys the command or us; the lock is released."""
     (tmp_path / "script").write_text(f"{LONG}{streams}\necho not-to-be-reached\n")
@@ -105,7 +105,7 @@ def test_ctrl_c_is_the_commands_to_handle(shell: Terminal) -> None:
     shell.shows("end-7")
 
 
-def test_ctrl_c_while_waiting(shell: Terminal, store: EtcdStore) -> None:
+def test_ctrl_c_while_waiting(shell: Terminal, store: ServiceStore) -> None:
     """No ticket is left, and a list of commands ends."""
     shell.enter(f"clustermutex lock {NAME} >/dev/null; echo locked\n")
     shell.shows("\nlocked")
@@ -118,7 +118,7 @@ def test_ctrl_c_while_waiting(shell: Terminal, store: EtcdStore) -> None:
     assert not read(store, NAME).waiters
 
 
-def test_who_waits_is_told_for_what(shell: Terminal, store: EtcdStore, tmp_path: Path) -> None:
+def test_who_waits_is_told_for_what(shell: Terminal, store: ServiceStore, tmp_path: Path) -> None:
     """On one line that is gone once the lock is had; with --quiet nothing is said."""
     mutex = ClusterMutex(NAME, reason="first", store=store)
     assert mutex.acquire()
@@ -134,7 +134,7 @@ def test_who_waits_is_told_for_what(shell: Terminal, store: EtcdStore, tmp_path:
 
 
 @pytest.mark.parametrize("around", ["{}", "{} | cat"])
-def test_ctrl_z_and_fg(shell: Terminal, store: EtcdStore, around: str) -> None:
+def test_ctrl_z_and_fg(shell: Terminal, store: ServiceStore, around: str) -> None:
     """The shell sees a stopped job, and the command reads on after `fg`."""
     shell.runs(f"{around.format(READING)}")
     shell.enter(CTRL_Z)
@@ -148,7 +148,7 @@ def test_ctrl_z_and_fg(shell: Terminal, store: EtcdStore, around: str) -> None:
     _free(store)
 
 
-def test_in_the_background(shell: Terminal, store: EtcdStore) -> None:
+def test_in_the_background(shell: Terminal, store: ServiceStore) -> None:
     """It runs there; when it wants to read it stops, as any job does, until it is fetched."""
     shell.runs(f"{READING} &")
     shell.enter("\n")
@@ -173,7 +173,7 @@ def test_stopped_then_in_the_background(shell: Terminal) -> None:
     shell.shows("end-0")
 
 
-def test_a_lock_lost_while_stopped(shell: Terminal, store: EtcdStore, tmp_path: Path) -> None:
+def test_a_lock_lost_while_stopped(shell: Terminal, store: ServiceStore, tmp_path: Path) -> None:
     """The command does not do a step more: its time ran out while all stood still."""
     # Not in sh: one that starts a program by vfork can't be stopped at that moment, nor continued.
     (tmp_path / "steps.py").write_text(STEPS)
@@ -192,7 +192,7 @@ def test_a_lock_lost_while_stopped(shell: Terminal, store: EtcdStore, tmp_path: 
     assert len((tmp_path / "steps").read_text()) <= steps + 1, "it was in the middle of one"
 
 
-def test_the_terminal_is_ours_again_after_a_loss(shell: Terminal, store: EtcdStore) -> None:
+def test_the_terminal_is_ours_again_after_a_loss(shell: Terminal, store: ServiceStore) -> None:
     """A command that was ended leaves a shell that works."""
     shell.runs(f"{LONG}; echo end-$?")
     remove(store, NAME)
@@ -201,7 +201,7 @@ def test_the_terminal_is_ours_again_after_a_loss(shell: Terminal, store: EtcdSto
     shell.shows("still-42")
 
 
-def test_without_a_shell(env: dict[str, str], tmp_path: Path, store: EtcdStore) -> None:
+def test_without_a_shell(env: dict[str, str], tmp_path: Path, store: ServiceStore) -> None:
     """As in `docker run -it`: there is nobody to continue a stopped job, so Ctrl-Z stops none."""
     words = ["clustermutex", "run", NAME, "--", "sh", "-c", 'echo up; read line; echo "got $line"']
     with Terminal(words, env, tmp_path) as terminal:
@@ -214,7 +214,7 @@ def test_without_a_shell(env: dict[str, str], tmp_path: Path, store: EtcdStore) 
 
 @pytest.mark.parametrize("option", ["", "--alive-on-output"])
 def test_a_terminal_that_stops_writers_in_the_background(
-    shell: Terminal, store: EtcdStore, option: str
+    shell: Terminal, store: ServiceStore, option: str
 ) -> None:
     """It is the command's, and we write to it all the same when the lock is lost."""
     command = "sh -c 'trap \"\" TERM; echo up; while :; do sleep 0.1; done'"
@@ -225,7 +225,7 @@ def test_a_terminal_that_stops_writers_in_the_background(
     shell.shows("end-76")
 
 
-def test_the_terminal_goes_away(env: dict[str, str], tmp_path: Path, store: EtcdStore) -> None:
+def test_the_terminal_goes_away(env: dict[str, str], tmp_path: Path, store: ServiceStore) -> None:
     """A hang-up ends the command, and the lock is released."""
     words = ["clustermutex", "run", NAME, "--", "sh", "-c", "echo up; exec sleep 600"]
     with Terminal(words, env, tmp_path) as terminal:

@@ -6,31 +6,35 @@ import json
 import os
 import re
 import shlex
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
 
 from lockclient import ClusterMutex, HeldLock, LockLost, Settings
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.model.holder import Holder
-from lockclient.model.ticket import Ticket
-from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.requests import Request, Take, TakeOrQueue, Unlock
+from lockclient.stores.service_protocol import ServiceStore
 from mutexdash.markup.remedies import remedies
 from tests.contract.asking import holder
-from tests.support.etcd_binary import Etcdctl, exhaust_space
-from tests.support.locks import ask, has, queue_up, take
+from tests.support.etcd_binary import Etcdctl, exhaust_space, put_at_once
+from tests.support.locks import has, queue_up, take
+from tests.support.memory_store import MemoryStore
 from tests.support.processes import wait_until
 from tests.support.terminal import called, in_terminal, one_line
 
+NAME = "deploy/prod"
+
 
 @pytest.fixture
-def held(store: EtcdStore) -> Iterator[HeldLock]:
+def memory() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def held(memory: MemoryStore) -> Iterator[HeldLock]:
     """A lock with a holder and one waiter."""
-    with ClusterMutex("deploy/prod", reason="release 7", identity="me", store=store) as mutex:
-        waiter = ClusterMutex("deploy/prod", reason="release 8", store=store)
+    with ClusterMutex(NAME, reason="release 7", identity="me", store=memory) as mutex:
+        waiter = ClusterMutex(NAME, reason="release 8", store=memory)
         thread = queue_up(waiter, 60)
         yield mutex
         if mutex.healthy:
@@ -42,18 +46,14 @@ def held(store: EtcdStore) -> Iterator[HeldLock]:
 # ---------------------------------------------------------------- show
 
 
-def test_all_facts(held: HeldLock, settings: Settings) -> None:
+def test_all_facts(held: HeldLock, memory: MemoryStore) -> None:
     """Holder, times as a bar, waiters, and the backtrace with its frames."""
-    said = called(settings, "show", "deploy/prod").stdout
+    said = called(memory, "show", NAME).stdout
     record = held.record
     assert "\x1b" not in said
     for fact in (
-        "deploy/prod  ok",
-        "release 7",
-        str(record.uuid),
-        str(held.fencing_token),
-        "clustermutex/",
-        " UTC, in 14 min",
+        *(f"{NAME}  ok", "release 7", str(record.uuid), str(held.fencing_token)),
+        *("clustermutex/", " UTC, in 14 min"),
     ):
         assert fact in said
     for label, value in (
@@ -64,67 +64,48 @@ def test_all_facts(held: HeldLock, settings: Settings) -> None:
     assert re.search(r"[█░]*┃[█░]+┃\n", said), "the bar has a notch and an end"
     assert re.search(r"waiters +1\n +1\. .*for 'release 8', for \d+ s now\n", said)
     frames = re.findall(r'File "(.*)", line \d+, in (\w+)\n +(.*)', said)
-    assert frames[-1][0] == __file__
-    assert frames[-1][1] == "held"
-    assert 'with ClusterMutex("deploy/prod"' in frames[-1][2]
+    assert frames[-1][:2] == (__file__, "held")
+    assert "with ClusterMutex(NAME" in frames[-1][2]
     assert len(frames) > 3
+    colours = called(memory, "show", NAME, columns=120).stdout
+    assert f"\x1b[1m{NAME}\x1b[0m  \x1b[32mok" in colours
+    assert "\x1b[" not in called(memory, "show", NAME, columns=120, NO_COLOR="1").stdout
 
 
-def test_on_a_terminal_it_has_colours(held: HeldLock, settings: Settings) -> None:
-    """The state in that of the list, the name and the innermost frame bold."""
-    with in_terminal(settings, "show", "deploy/prod") as terminal:
-        assert terminal.ended() == 0
-        assert "\x1b[1mdeploy/prod\x1b[0m  \x1b[32mok" in terminal.raw
-
-
-def test_json_has_backtrace_and_queue(held: HeldLock, settings: Settings) -> None:
+def test_json_has_backtrace_and_queue(held: HeldLock, memory: MemoryStore) -> None:
     """Beside what a lock of the list has, and whose deadlock it is in."""
-    lock = json.loads(called(settings, "show", "--json", "deploy/prod").stdout)
-    (listed,) = json.loads(called(settings, "ls", "--json").stdout)["locks"]
+    lock = json.loads(called(memory, "show", "--json", NAME).stdout)
+    (listed,) = json.loads(called(memory, "ls", "--json").stdout)["locks"]
     assert {key: lock[key] for key in listed} == listed
     assert lock.keys() - listed.keys() == {"backtrace", "queue", "remarks"}
     assert __file__ in lock["backtrace"]
     assert [waiter["reason"] for waiter in lock["queue"]] == ["release 8"]
 
 
-def test_nobody_holds_it(settings: Settings, store: EtcdStore) -> None:
-    """Status 1 and a line; its last removal, if there was one."""
-    assert "Nobody holds the lock 'x'." in one_line(called(settings, "show", "x", status=1))
-    ClusterMutex("x", store=store).acquire()
-    called(settings, "force-unlock", "x", "--reason", "gone", "--yes")
-    told = one_line(called(settings, "show", "x", status=1))
+def test_nobody_holds_it(memory: MemoryStore) -> None:
+    """Status 1 and a line; its last removal if there was one, and its waiters, the next first."""
+    assert "Nobody holds the lock 'x'." in one_line(called(memory, "show", "x", status=1))
+    ClusterMutex("x", store=memory).acquire()
+    called(memory, "force-unlock", "x", "--reason", "gone", "--yes")
+    told = one_line(called(memory, "show", "x", status=1))
     assert re.search("force-unlock by .*@.*: gone", told)
-
-
-def test_nobody_holds_it_and_some_wait(settings: Settings, store: EtcdStore) -> None:
-    """Who they are, the next one first."""
-    requests: list[Request] = [
-        Take(Holder("free", "u1")),
-        *(
-            TakeOrQueue(Holder("free", ticket.uuid), ticket)
-            for ticket in (
-                Ticket("free", "w1", "host-1", 71, reason="my turn"),
-                Ticket("free", "w2", "host-2", 72),
-            )
-        ),
-        Unlock("free", "u1"),
-    ]
-    for request in requests:
-        ask(store, request)
-    done = called(settings, "show", "free", status=1)
+    memory.wait("x", "w1", hostname="host-1", pid=71, reason="my turn")
+    memory.wait("x", "w2", hostname="host-2", pid=72)
+    done = called(memory, "show", "x", status=1)
     assert re.search(
         r"waiters +2\n +1\. host-1, pid 71, for 'my turn'\n +2\. host-2, pid 72", done.stdout
     )
-    assert "Nobody holds the lock 'free'. 2 wait for it; the first" in done.stderr
-    assert called(settings, "show", "free", "--json", status=1).stdout == ""
+    assert "Nobody holds the lock 'x'. 2 wait for it; the first" in done.stderr
+    assert called(memory, "show", "x", "--json", status=1).stdout == ""
 
 
-def test_a_broken_lock_says_what_is_wrong(settings: Settings, etcdctl: Etcdctl) -> None:
+def test_a_broken_lock_says_what_is_wrong(memory: MemoryStore) -> None:
     """As far as it can be read."""
-    about = json.dumps({"pid": "twelve", "backtrace": "no \x1b[31mframes\x07"})
-    lock = f"{settings.root}/locks/odd"
-    etcdctl("txn", input=f"\nput {lock}/uuid u\nput {lock}/about {json.dumps(about)}\n\n\n")
-    said = called(settings, "show", "odd").stdout
+    about = {"pid": "twelve", "backtrace": "no \x1b[31mframes\x07"}
+    memory.write(
+        ("locks", "odd", "uuid", b"u"), ("locks", "odd", "about", json.dumps(about).encode())
+    )
+    said = called(memory, "show", "odd").stdout
     for words in (
         *("odd  broken", "hostname: is missing", "about: pid is not a whole number"),
         r"no \x1b[31mframes\x07",
@@ -132,113 +113,92 @@ def test_a_broken_lock_says_what_is_wrong(settings: Settings, etcdctl: Etcdctl) 
         assert words in said
 
 
-@pytest.fixture
-def needy(store: EtcdStore) -> Holder:
-    """A lock of a client of the future."""
-    now = time.time()
-    holder = Holder(
-        *("new", "u1", "host-1", 71), locked_at=now, alert_at=now + 300, auto_unlock_at=now + 900,
-        expected_runtime=300, auto_unlock_after=900, needs=("two-keys",),
-    )  # fmt: skip
-    take(store, holder)
-    return holder
-
-
-def test_what_is_undecided_is_told(needy: Holder, settings: Settings) -> None:
+def test_what_is_undecided_is_told(memory: MemoryStore) -> None:
     """By a sentence, and no auto-unlock is promised."""
+    memory.take("new", needs=["two-keys"])
     why = "it needs what this version does not know (two-keys)"
-    said = called(settings, "show", "new").stdout
+    said = called(memory, "show", "new").stdout
     assert re.search(rf"  undecided +{re.escape(why)}\. People are alerted", said)
     assert re.search(r"  auto-unlock +undecided, [\d-]+ [\d:]+ UTC\n", said)
     assert re.search(r"  needs +two-keys\n", said)
-    lock = json.loads(called(settings, "show", "--json", "new").stdout)
+    lock = json.loads(called(memory, "show", "--json", "new").stdout)
     assert (lock["undecided"], lock["state"], lock["needs"]) == (why, "undecided", ["two-keys"])
-    assert "\tundecided\n" in called(settings, "ls").stdout
+    assert "\tundecided\n" in called(memory, "ls").stdout
 
 
 # ---------------------------------------------------------------- force-unlock
 
 
-def test_it_shows_and_names_the_holder_and_asks(held: HeldLock, settings: Settings) -> None:
-    """Yes removes it: the holder is told by whom and why, and the next in line gets it."""
-    uuid, pid = held.uuid, held.record.pid
-    with in_terminal(settings, "force-unlock", "deploy/prod") as terminal:
-        terminal.wait_for("[y/N]")
-        asked = terminal.text
-        question = asked.splitlines()[-1]
-        assert f"pid {pid}, for 'release 7'" in question
-        assert str(uuid) in asked
-        assert "File" in asked
-        assert held.healthy
-        terminal.enter("y\n")
-        terminal.wait_for("Reason, for the former holder")
-        assert held.healthy
-        terminal.enter("it hangs\n")
-        assert terminal.ended() == 0
-        assert "1 waited for it" in terminal.text
-    wait_until(lambda: not held.healthy, what="the holder to know")
+WHY = ("--reason", "it hangs")
+
+
+@pytest.mark.parametrize(
+    ("columns", "words", "typed", "status", "told"),
+    [
+        # On a terminal it shows the holder and asks: nothing but a yes removes it.
+        (120, WHY, "n\n", 1, "for 'release 7', since "),
+        (120, WHY, "\n", 1, "The answer was no"),
+        (120, [], "y\nit hangs\n", 0, "1 waited for it"),
+        # A script says --yes, or nothing happens; a reason is needed either way.
+        (0, WHY, "", 2, "--yes"),
+        (0, ["--yes"], "", 2, "--reason"),
+        (0, ["--yes", "--reason", " "], "", 2, "--reason"),
+        # It may name the holder that it means.
+        (0, [*WHY, "--yes", "--uuid", "another"], "", 1, "is not held by 'another' but by"),
+        (0, [*WHY, "--yes", "--uuid", "UUID"], "", 0, f"Removed: {NAME}"),
+    ],
+)
+def test_who_is_asked_and_what_is_removed(
+    held: HeldLock,
+    memory: MemoryStore,
+    columns: int,
+    words: Sequence[str],
+    typed: str,
+    status: int,
+    told: str,
+) -> None:
+    """The holder is told by whom and why, a record is kept, and the next in line gets it."""
+    words = [str(held.uuid) if word == "UUID" else word for word in words]
+    done = called(memory, "force-unlock", NAME, *words, columns=columns, typed=typed, status=status)
+    assert told in done.stdout + done.stderr
+    if columns:
+        assert str(held.uuid) in done.stdout
+    if status:
+        assert columns or one_line(done)
+        held.alive(force=True)
+        return
     with pytest.raises(LockLost, match="it hangs"):
         held.release()
-    (removal,) = json.loads(called(settings, "removed", "--json").stdout)["removed"]
-    assert removal["uuid"] == uuid
-    assert removal["how"] == "force-unlock"
+    (removal,) = json.loads(called(memory, "removed", "--json").stdout)["removed"]
+    assert (removal["uuid"], removal["how"]) == (held.uuid, "force-unlock")
     assert "@" in removal["removed_by"]
 
 
-@pytest.mark.parametrize("answer", ["n\n", "\n", "\x03"])
-def test_no_removes_nothing(held: HeldLock, settings: Settings, answer: str) -> None:
-    """Nor does Enter alone, nor Ctrl-C."""
-    with in_terminal(settings, "force-unlock", "deploy/prod", "--reason", "x") as terminal:
-        terminal.wait_for("[y/N]")
-        terminal.enter(answer)
-        assert terminal.ended() == (130 if answer == "\x03" else 1)
+def test_a_lock_that_changed_hands_is_not_removed(settings: Settings, store: ServiceStore) -> None:
+    """Between showing and answering: the next holder keeps it. Nor does Ctrl-C remove it."""
+    words = ("force-unlock", NAME, *WHY)
+    first, second = (ClusterMutex(NAME, reason=f"release {n}", store=store) for n in (7, 8))
+    first.acquire()
+    with in_terminal(settings, *words) as terminal:
+        terminal.wait_for("[y/N]: ")  # so it reads, and imports nothing more that drops a Ctrl-C
+        terminal.enter("\x03")
+        assert terminal.ended() == 130
         assert "Traceback" not in terminal.text
-    held.alive(force=True)
-
-
-def test_a_lock_that_changed_hands_is_not_removed(
-    held: HeldLock, settings: Settings, store: EtcdStore
-) -> None:
-    """Between showing and answering: the one that was shown is gone, the next one stays."""
-    with in_terminal(settings, "force-unlock", "deploy/prod", "--reason", "x") as terminal:
+    thread = queue_up(second, 60)
+    with in_terminal(settings, *words) as terminal:
         terminal.wait_for("[y/N]")
-        before = held.uuid
-        held.release()
-
-        wait_until(lambda: has(store, held.name) not in (None, before), what="the next holder")
-        uuid = has(store, held.name)
+        first.release()
+        thread.join(60)
         terminal.enter("y\n")
         assert terminal.ended() == 1
         assert "changed hands" in terminal.text
         assert "release 8" in terminal.text
-    assert has(store, held.name) == uuid
+    second.release()
     assert json.loads(called(settings, "removed", "--json").stdout)["removed"] == []
 
 
-def test_without_a_terminal_it_wants_yes(held: HeldLock, settings: Settings) -> None:
-    """A script says --yes, or nothing happens; a reason is needed either way."""
-    words = ["force-unlock", "deploy/prod"]
-    assert "--yes" in one_line(called(settings, *words, "--reason", "x", status=2))
-    assert "--reason" in one_line(called(settings, *words, "--yes", status=2))
-    assert "--reason" in one_line(called(settings, *words, "--yes", "--reason", " ", status=2))
-    held.alive(force=True)
-
-
-def test_a_script_may_name_the_holder_it_means(held: HeldLock, settings: Settings) -> None:
-    """--uuid: only if that one still has it."""
-    words = ["force-unlock", "deploy/prod", "--yes", "--reason", "x"]
-    told = one_line(called(settings, *words, "--uuid", "another", status=1))
-    assert str(held.uuid) in told
-    held.alive(force=True)
-    said = called(settings, *words, "--uuid", str(held.uuid)).stdout
-    assert "Removed: deploy/prod" in said
-    wait_until(lambda: not held.healthy, what="the loss")
-    with pytest.raises(LockLost):
-        held.release()
-
-
 def test_what_a_page_shows_to_copy_removes_it_whatever_it_is_called(
-    settings: Settings, store: EtcdStore
+    settings: Settings, store: ServiceStore
 ) -> None:
     """In hexadecimal, as no quoting suits every shell: also a uuid that nobody could type."""
     odd = replace(holder("a\u200b'; touch pwned; #"), uuid="u\0\n'")
@@ -255,53 +215,55 @@ def test_what_a_page_shows_to_copy_removes_it_whatever_it_is_called(
     assert not has(store, odd.name)
 
 
-@pytest.mark.parametrize("uuid", ["", "u" * 70_000])
+@pytest.mark.parametrize("uuid", [b"", b"u" * 70_000])
 def test_a_person_can_remove_what_nobody_can_read(
-    settings: Settings, store: EtcdStore, etcdctl: Etcdctl, uuid: str
+    settings: Settings, store: ServiceStore, etcdctl: Etcdctl, uuid: bytes
 ) -> None:
     """Its uuid, or the reason that a terminal of another encoding sends."""
-    etcdctl("put", f"{settings.root}/locks/x/hostname", "h")
-    etcdctl("put", f"{settings.root}/locks/x/uuid", uuid)
+    put_at_once(etcdctl, f"{settings.root}/locks/x/", {"hostname": "h", "uuid": uuid})
     words = ["force-unlock", "x", "--yes", "--reason", os.fsdecode(b"\xff burnt")]
     assert "Removed" in called(settings, *words).stdout
-    assert ClusterMutex("x", store=store).holder() is None
+    assert not has(store, "x")
 
 
+@pytest.mark.parametrize(
+    ("columns", "words", "typed", "questions"),
+    [
+        (0, ["--yes"], "", 0),
+        (120, [], "y\nn\n", 2),
+        (120, [], "n\n", 1),
+        (120, ["--yes"], "\n", 1),
+        (120, [], "y\ny\n", 2),
+        (0, ["--yes", "--yes"], "", 0),
+    ],
+)
 def test_what_a_lock_needs_is_asked_for_a_second_time(
-    needy: Holder, settings: Settings, store: EtcdStore
+    memory: MemoryStore, columns: int, words: list[str], typed: str, questions: int
 ) -> None:
     """On a terminal by a question, without one by a second --yes; else nothing is removed."""
-    words = ["force-unlock", "new", "--reason", "x"]
-    told = one_line(called(settings, *words, "--yes", status=1))
-    assert "needs what this version does not know (two-keys)" in told
-    assert "--yes a second time" in told
-    for more, answers in (([], "y n"), ([], "n"), (["--yes"], ""), ([], "y y")):
-        assert has(store, "new")
-        with in_terminal(settings, *words, *more) as terminal:
-            for number, answer in enumerate(answers.split(" "), 1):
-                wait_until(lambda n=number: terminal.text.count("[y/N]") == n, what="a question")  # type: ignore[misc]
-                terminal.enter(f"{answer}\n")
-            assert terminal.ended() == (answers != "y y")
-            assert ("nothing was removed" in terminal.text) == (answers != "y y")
-            asked = "Take the lock despite that?" in terminal.text
-            assert asked == (" " in answers or bool(more))
-    assert not has(store, "new")
-    take(store, replace(needy, uuid="u2"))
-    called(settings, *words, "--yes", "--yes")
-    assert not has(store, "new")
+    memory.take("new", needs=["two-keys"])
+    words, removed = ["force-unlock", "new", *WHY, *words], typed == "y\ny\n" or len(words) == 2
+    done = called(memory, *words, columns=columns, typed=typed, status=not removed)
+    assert (has(memory, "new") is None) is removed
+    assert done.stdout.count("[y/N]") == questions
+    despite = "Take the lock despite that?" in done.stdout
+    assert despite is (typed not in ("", "n\n"))
+    if not columns and not removed:
+        assert "needs what this version does not know (two-keys)" in one_line(done)
+        assert "--yes a second time" in one_line(done)
 
 
-def test_nothing_to_remove(settings: Settings, etcdctl: Etcdctl) -> None:
+def test_nothing_to_remove(memory: MemoryStore) -> None:
     """Nobody holds it, or there are only the remains of a foreign client."""
-    words = ["--yes", "--reason", "x"]
-    told = one_line(called(settings, "force-unlock", "free", *words, status=1))
+    words = ["--yes", *WHY]
+    told = one_line(called(memory, "force-unlock", "free", *words, status=1))
     assert "Nobody holds the lock 'free'" in told
-    etcdctl("put", f"{settings.root}/locks/odd/hostname", "h")
-    assert "no uuid" in one_line(called(settings, "force-unlock", "odd", *words, status=1))
+    memory.write(("locks", "odd", "hostname", b"h"))
+    assert "no uuid" in one_line(called(memory, "force-unlock", "odd", *words, status=1))
 
 
 def test_out_of_space_it_asks_before_it_removes_without_a_record(
-    own_etcd: Etcd, own_store: EtcdStore
+    own_etcd: Etcd, own_store: ServiceStore
 ) -> None:
     """Deletes still work there; the record that can't be written goes to stderr."""
     settings = Settings((own_etcd.endpoint,))
@@ -309,9 +271,9 @@ def test_out_of_space_it_asks_before_it_removes_without_a_record(
     mutex.acquire()
     exhaust_space(own_etcd)
     words = ["force-unlock", "full", "--reason", "we need it"]
-    done = called(settings, *words, "--yes", status=1)
-    assert "no record can be kept" in one_line(done)
-    assert "give --yes a second time" in one_line(done)
+    told = one_line(called(settings, *words, "--yes", status=1))
+    assert "no record can be kept" in told
+    assert "give --yes a second time" in told
     assert has(own_store, "full")
     done = called(settings, *words, "--yes", "--yes")
     assert '"we need it"' in done.stderr

@@ -14,16 +14,18 @@ import pytest
 from lockclient import ClusterMutex, LockLost, Settings
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.removal import Removal
-from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.requests import Remove
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.etcd_binary import Etcdctl
-from tests.support.locks import ask, queue_up
+from tests.support.locks import ask
+from tests.support.memory_store import MemoryStore
+from tests.support.polls import ALL
 from tests.support.processes import Service, start_service, wait_until
-from tests.support.terminal import COMMAND, environment, in_terminal, one_line, piped
+from tests.support.terminal import COMMAND, called, environment, in_terminal, one_line
 
 
 @contextmanager
-def watching(settings: Settings, store: EtcdStore, name: str = "there") -> Iterator[Service]:
+def watching(settings: Settings, store: ServiceStore, name: str = "there") -> Iterator[Service]:
     """One that runs, and has told of a lock that is held for the time of the block."""
     words = [COMMAND, "watch", "--json", "--initial"]
     with (
@@ -43,7 +45,7 @@ def kinds(service: Service, name: str | None = None) -> list[str]:
     return [event["event"] for event in events(service, name)]
 
 
-def test_the_life_of_a_lock(settings: Settings, store: EtcdStore) -> None:
+def test_the_life_of_a_lock(settings: Settings, store: ServiceStore) -> None:
     """Taken, past its alert, alive again, past its end, released: one event each."""
     with watching(settings, store) as service:
         mutex = ClusterMutex(
@@ -64,7 +66,9 @@ def test_the_life_of_a_lock(settings: Settings, store: EtcdStore) -> None:
         assert kinds(service, "there") == ["held"]
 
 
-def test_overdue_broken_and_removed(settings: Settings, store: EtcdStore, etcdctl: Etcdctl) -> None:
+def test_overdue_broken_and_removed(
+    settings: Settings, store: ServiceStore, etcdctl: Etcdctl
+) -> None:
     """What nobody wrote is told when it is due, and a removal is no release."""
     with watching(settings, store) as service:
         late = ClusterMutex("late", expected_runtime=0.2, auto_unlock_after=0.7, store=store)
@@ -86,31 +90,12 @@ def test_overdue_broken_and_removed(settings: Settings, store: EtcdStore, etcdct
             late.release()
 
 
-def test_handed_over_in_one_step(settings: Settings, store: EtcdStore) -> None:
-    """Released and taken by the next one: two lines, in that order."""
-    with watching(settings, store) as service:
-        first, second = (ClusterMutex("x", store=store) for _ in range(2))
-        with first:
-            thread = queue_up(second)
-        thread.join(60)
-        second.release()
-
-        def told() -> list[dict[str, Any]]:
-            # It may be seen to wait before it has the lock.
-            return [event for event in events(service, "x") if event["event"] != "waiting"]
-
-        wait_until(lambda: len(told()) == 4, what="the events")
-        assert [event["event"] for event in told()] == ["taken", "released", "taken", "released"]
-        uuids = [event["uuid"] for event in told()]
-        assert uuids[0] == uuids[1] != uuids[2] == uuids[3]
-
-
-def test_who_waits_and_who_leaves_the_line(settings: Settings, store: EtcdStore) -> None:
-    """Who came and gave up is told, and who got the lock has not left."""
+def test_who_waits_and_who_leaves_the_line(settings: Settings, store: ServiceStore) -> None:
+    """A waiter that gave up is told, and one that got the lock has not left: it is handed over."""
     with watching(settings, store) as service, ThreadPoolExecutor(1) as thread:
         holder = ClusterMutex("x", store=store)
         holder.acquire()
-        gives_up = ClusterMutex("x", reason="in vain", timeout=3, store=store)
+        gives_up = ClusterMutex("x", reason="in vain", timeout=1.5, store=store)
         assert not thread.submit(gives_up.acquire).result(60)
         wait_until(lambda: kinds(service, "x") == ["taken", "waiting", "left"], what="both")
         _, came, left = events(service, "x")
@@ -127,13 +112,17 @@ def test_who_waits_and_who_leaves_the_line(settings: Settings, store: EtcdStore)
         gets_it.release()
         wait_until(lambda: kinds(service, "x").count("released") == 2, what="the end")
         assert kinds(service, "x")[3:] == ["waiting", "released", "taken", "released"]
+        uuids = [event["uuid"] for event in events(service, "x")[4:]]
+        assert uuids[0] == came["uuid"] != uuids[1] == uuids[2]
 
 
-def test_on_a_terminal(settings: Settings, store: EtcdStore) -> None:
+def test_on_a_terminal(settings: Settings, store: ServiceStore) -> None:
     """A line for people, in colour, until Ctrl-C; only of the locks that were asked for."""
-    with ClusterMutex("there", store=store):
+    like = ALL["Cyrillic letters"]
+    with ClusterMutex("there", store=store), ClusterMutex(like, reason="the", store=store):
         with in_terminal(settings, "watch", "--initial", "the", columns=80) as terminal:
-            terminal.wait_for("held")
+            terminal.wait_for("  there  by ")
+            terminal.wait_for(f"  {like.encode('ascii', 'backslashreplace').decode()}  by ")
             with ClusterMutex("foreign", store=store), ClusterMutex("them", store=store):
                 terminal.wait_for("taken")
             terminal.wait_for("released")
@@ -145,15 +134,16 @@ def test_on_a_terminal(settings: Settings, store: EtcdStore) -> None:
         assert max(map(len, lines)) <= 80, "broken at words"
         first = [line for line in lines if line[0].isdigit()]
         assert all(line.startswith(" " * 20) for line in lines if line not in first)
-        assert [line.split()[1:3] for line in first] == [
-            ["held", "there"],
+        assert [line.split()[1:3] for line in first][2:] == [
             ["taken", "them"],
             ["released", "them"],
         ]
         assert "Traceback" not in text
 
 
-def test_etcd_away_is_told_once_and_nothing_is_missed(own_etcd: Etcd, own_store: EtcdStore) -> None:
+def test_etcd_away_is_told_once_and_nothing_is_missed(
+    own_etcd: Etcd, own_store: ServiceStore
+) -> None:
     """It goes on by itself; what changed meanwhile is told when etcd is back."""
     settings = Settings((own_etcd.endpoint,))
     with watching(settings, own_store) as service:
@@ -169,11 +159,16 @@ def test_etcd_away_is_told_once_and_nothing_is_missed(own_etcd: Etcd, own_store:
         wait_until(lambda: kinds(service, "x") == ["taken", "released"], what="the release")
 
 
-def test_away_at_the_start_is_an_error(own_etcd: Etcd) -> None:
-    """Who can't begin does not wait."""
-    own_etcd.stop()
-    settings = Settings((own_etcd.endpoint,))
-    commands = ["watch"], ["ls", "--watch"], ["ls"], ["show", "x"], ["removed"]
-    with ThreadPoolExecutor(len(commands)) as threads:
-        for done in threads.map(lambda words: piped(settings, *words, status=69), commands):
-            assert "did not answer in time (connection refused)" in one_line(done)
+@pytest.mark.parametrize("words", ["watch", "ls --watch", "ls", "show x", "removed"])
+def test_away_at_the_start_is_an_error(words: str) -> None:
+    """A command that can't begin does not wait."""
+    memory = MemoryStore()
+    memory.memory.away = True
+    assert "The store in memory is away" in one_line(called(memory, *words.split(), status=69))
+
+
+@pytest.mark.parametrize("command", ["ls", "watch"])
+def test_a_state_that_there_is_not(command: str) -> None:
+    """It is named, with those that there are: an empty list would look as if all were well."""
+    told = one_line(called(MemoryStore(), command, "state:foo", status=2))
+    assert "No state is 'foo': there are ok, " in told

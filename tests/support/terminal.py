@@ -60,23 +60,51 @@ def piped(
     return done
 
 
-def called(
-    where: Settings | MemoryStore, *words: str, status: int | None = 0, **more: str
-) -> subprocess.CompletedProcess[str]:
-    """Do the same within this process, which takes a fraction of a process's time.
+class _Keyboard(io.StringIO):
+    """What a person types on a terminal."""
 
-    A status of None is any. Not for a command that has children, signals or imports to prove.
-    A store in memory is opened whatever the URL.
+    def isatty(self) -> bool:
+        return True
+
+
+class _Screen(io.TextIOWrapper):
+    """What a person sees there."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def called(
+    where: Settings | MemoryStore,
+    *words: str,
+    status: int | None = 0,
+    columns: int = 0,
+    typed: str = "",
+    **more: str,
+) -> subprocess.CompletedProcess[str]:
+    """Run the command within this process, which takes a fraction of a process's time.
+
+    Not for a command that has children, signals or imports to prove.
+
+    Args:
+        where: a store in memory is opened whatever the URL.
+        status: that it must end with; None: any.
+        columns: of a terminal, where a person types `typed`; 0: there is none.
+        more: environment variables.
     """
-    output, errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    screen = _Screen if columns else io.TextIOWrapper
+    output, errors = (screen(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    keys = _Keyboard(typed) if columns else io.StringIO(typed)
+    if columns:
+        more = {"COLUMNS": str(columns), **more}
     ended, settings = 0, where if isinstance(where, Settings) else Settings()
     with (
         patch.object(registry, "open_at", lambda *_: where.another())
         if isinstance(where, MemoryStore)
         else nullcontext(),
         patch.dict(os.environ, environment(settings, **more), clear=True),
-        patch.multiple(sys, argv=[COMMAND, *words], stdin=io.StringIO()),
-        patch.multiple(sys, stdout=output, stderr=errors, excepthook=sys.excepthook),
+        patch.multiple(sys, argv=[COMMAND, *words], stdin=keys, excepthook=sys.excepthook),
+        patch.multiple(sys, stdout=output, stderr=errors),
         patch.object(threading, "excepthook", threading.excepthook),
     ):
         try:
@@ -89,6 +117,11 @@ def called(
         texts.append(stream.read())
     assert status in (None, ended), (ended, *texts)
     return subprocess.CompletedProcess([COMMAND, *words], ended, *texts)
+
+
+def shown(done: subprocess.CompletedProcess[str]) -> str:
+    """Return what was printed, without escape sequences."""
+    return _ESCAPES.sub("", done.stdout)
 
 
 def one_line(done: subprocess.CompletedProcess[str]) -> str:
