@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -28,14 +27,14 @@ from lockclient.stores.requests import (
     Unlock,
     Withdraw,
 )
-from lockclient.stores.valkey import location, lua_scripts
+from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.voting.lock_view import LockViews
 from lockclient.stores.valkey.wire.connection import Reply
-from tests.contract.asking import NAME, NEVER, holder, removal
-from tests.support.locks import PATIENCE, ask, at_once, has, left_nothing, read, take, unlock
-from tests.support.processes import Figure, wait_until
+from tests.contract.asking import NAME, holder, removal
+from tests.support.locks import PATIENCE, ask, has, left_nothing, take, unlock
+from tests.support.processes import wait_until
 from tests.support.valkey_servers import Server, Servers, ValkeyStore, frozen, opened, running
 from tests.support.web_server import serving
 
@@ -261,27 +260,6 @@ class TestExpiry:
         assert isinstance(ask(store, Push(NAME, uuid, Stamps(2.0, 3.0), token)), Done)
         assert all(left > 86_500_000 for left in five.command("PTTL", key))
 
-    def test_one_that_is_never_auto_unlocked_stays(self, five: Servers, store: ValkeyStore) -> None:
-        uuid, token = take(store, holder(**NEVER))
-        key = KeyNames(five.root).lock(NAME)
-        assert five.command("PTTL", key) == [-1] * 5
-        assert isinstance(ask(store, Push(NAME, uuid, Stamps(2.0, None), token)), Done)
-        assert five.command("PTTL", key) == [-1] * 5
-
-    def test_where_nobody_unlocks_it_expires_by_itself(self, five: Servers) -> None:
-        """And not before the holder takes it for lost."""
-        told: list[LockLost] = []
-        with five.store(expire=True) as store:
-            held = ClusterMutex(
-                NAME, store=store, expected_runtime=0.5, auto_unlock_after=1.0, on_lost=told.append
-            )
-            held.acquire()
-            wait_until(lambda: has(store) is None, what="the expiry")
-            assert not held.healthy
-            with pytest.raises(LockLost):
-                held.release()
-            wait_until(lambda: told, what="the loss")
-
     def test_longer_than_agreed_is_refused(self, five: Servers, store: ValkeyStore) -> None:
         """Before anything is taken."""
         with pytest.raises(StoreError, match=r"auto_unlock_after is 7200 s.*longest"):
@@ -290,33 +268,6 @@ class TestExpiry:
 
 
 class TestRemovals:
-    def test_a_push_and_a_removal_at_once_have_one_winner(
-        self, five: Servers, store: ValkeyStore, other: ValkeyStore, figure: Figure
-    ) -> None:
-        """Or none, if each took votes from the other: then the lock is still there."""
-        won = {"push": 0, "removal": 0, "neither": 0}
-        for _ in range(40):
-            mine = holder()
-            uuid, token = take(store, mine)
-            outcomes = at_once(
-                {
-                    "push": (store, Push(NAME, uuid, Stamps(250.0, 350.0), token)),
-                    "removal": (other, Remove(removal(mine), (token, token))),
-                }
-            )
-            other.settle(PATIENCE)
-            pushed, removed = (isinstance(outcomes[who], Done) for who in ("push", "removal"))
-            assert not (pushed and removed)
-            if removed:
-                assert has(other) is None
-                assert isinstance(outcomes["push"], NotHolder)
-            if pushed:
-                assert has(other) == uuid
-                assert read(other, NAME, uuid).removal is None
-            won["push" if pushed else "removal" if removed else "neither"] += 1
-            ask(store, Withdraw(NAME, uuid))
-        figure(f"of 40 at once: {won}")
-
     def test_a_record_expires_by_itself(self, five: Servers, store: ValkeyStore) -> None:
         mine = holder()
         take(store, mine)
@@ -326,32 +277,6 @@ class TestRemovals:
 
 
 class TestHints:
-    def test_who_waits_is_told(
-        self, store: ValkeyStore, other: ValkeyStore, figure: Figure
-    ) -> None:
-        """However long it has waited, and would wait until its next look."""
-        took: list[float] = []
-        for _ in range(5):
-            held = ClusterMutex(NAME, store=store)
-            held.acquire()
-            got = threading.Event()
-
-            def wait(got: threading.Event = got) -> None:
-                with ClusterMutex(NAME, store=other):
-                    took[-1] = time.monotonic() - took[-1]
-                    got.set()
-
-            took.append(0.0)
-            thread = threading.Thread(target=wait)
-            thread.start()
-            time.sleep(1.5)  # by now it looks every few seconds
-            took[-1] = time.monotonic()
-            held.release()
-            thread.join(PATIENCE)
-            assert got.is_set()
-        took.sort()
-        figure(f"told and taken in {1000 * took[2]:.1f} ms (median of 5)")
-
     def test_only_a_confirmed_release_is_told(
         self, five: Servers, store: ValkeyStore, other: ValkeyStore
     ) -> None:
@@ -494,29 +419,6 @@ class TestErrors:
                 pytest.raises(StoreError, match=words),
             ):
                 ask(other, Take(holder(**BRIEF)), 5)
-
-    @pytest.mark.parametrize("first", ["the lock", "the prefix"])
-    def test_a_prefix_below_another_one_takes_no_vote_from_it(
-        self, tmp_path: Path, first: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Where its server's state would stand is a lock of the other one's, if there is one.
-
-        Clients take such a prefix no more; those of earlier releases may."""
-        monkeypatch.setattr(location, "refuse_nested_root", lambda root: None)
-        with running(tmp_path, 1) as one, one.store() as store:
-            below, mutex = Servers(one.all), ClusterMutex("server", store=store)
-            below.root = f"{one.root}/locks"
-            if first == "the lock":
-                with (
-                    mutex,
-                    below.store(vouched=False) as other,
-                    pytest.raises(StoreError, match="another program has this prefix"),
-                ):
-                    ask(other, Take(holder(**BRIEF)), 5)
-            with below.store() as other:
-                with pytest.raises(StoreError, match="another program has this prefix"):
-                    mutex.acquire(timeout=5)
-                take(other)
 
     def test_another_number_of_servers_is_named(self, five: Servers, store: ValkeyStore) -> None:
         """Two of three and three of five need have no server in common."""

@@ -58,12 +58,6 @@ def test_that_it_has_expired_is_on_record(store: ValkeyStore, other: ValkeyStore
     assert outcome.removal == removal
 
 
-def test_nobody_pushes_what_is_over(store: ValkeyStore) -> None:
-    uuid, token = take(store, holder(auto_unlock_after=0.5))
-    wait_until(lambda: has(store) is None, what="the expiry")
-    assert isinstance(ask(store, Push(NAME, uuid, Stamps(2.0, 3.0), token)), NotHolder)
-
-
 def test_a_push_in_time_keeps_it(store: ValkeyStore) -> None:
     uuid, token = take(store, holder(auto_unlock_after=60.0))
     assert not isinstance(ask(store, Push(NAME, uuid, Stamps(2.0, 3.0), token)), NotHolder)

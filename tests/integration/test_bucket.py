@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -15,12 +14,11 @@ from lockclient import (
     AsyncClusterMutex,
     ClusterMutex,
     LockLost,
-    LockTimeout,
     StoreError,
     default_store,
 )
 from lockclient.model.holder import Holder
-from tests.acceptance.shells import PATIENCE, Running, finished
+from tests.acceptance.shells import Running, finished
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import BucketServer
 from tests.support.locks import has, held, remove
@@ -50,25 +48,6 @@ def seen() -> Holder:
 
 
 # ---------------------------------------------------------------- the library
-
-
-def test_a_lock_is_had_and_given_back(server: BucketServer) -> None:
-    """By two requests; in between everyone sees who has it."""
-    with ClusterMutex("x", reason="why") as mutex:
-        holder = mutex.holder()
-        assert holder is not None
-        assert (holder.uuid, holder.reason, holder.pid) == (mutex.uuid, "why", os.getpid())
-        assert "test_a_lock_is_had" in (holder.backtrace or "")
-        assert server.bucket.names() == [OBJECT]
-        assert not ClusterMutex("x").acquire(blocking=False)
-        with (
-            pytest.raises(LockTimeout, match=r"held by .*why") as caught,
-            ClusterMutex("x", timeout=0.3),
-        ):
-            pass
-        assert "in line" not in str(caught.value)
-        mutex.check_health()
-    assert server.bucket.names() == []
 
 
 @pytest.mark.parametrize("kind", [ClusterMutex, AsyncClusterMutex])
@@ -137,29 +116,6 @@ def test_a_holder_learns_that_it_lost_the_lock(
     assert server.bucket.names() == before
 
 
-def test_failures_that_pass_are_counted_and_survived(
-    server: BucketServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Pushes go on until the deadline; each outage is logged once, with its end.
-
-    (A look in between, which is answered, is an end.)
-    """
-    with ClusterMutex("x", expected_runtime=2.0, auto_unlock_after=60.0, keepalive=True) as mutex:
-        uuid = mutex.uuid
-        fault = server.fault("PATCH", 503, times=6)
-        wait_until(lambda: fault.times <= 0, what="six failures")
-        pushed = server.counted("PATCH")
-        wait_until(lambda: server.counted("PATCH") > pushed, what="a push")
-        mutex.check_health()
-        assert mutex.uuid == uuid
-    client = "lockclient.stores.gcs.wire.http_client"
-    said = [record.message for record in caplog.records if record.name == client]
-    assert said
-    both = ("does not answer", "answers again after") * len(said)
-    assert all(words in text for words, text in zip(both, said, strict=False))
-    assert len(said) % 2 == 0
-
-
 # ---------------------------------------------------------------- the command
 
 
@@ -196,23 +152,3 @@ def test_a_script_takes_pushes_and_releases_it(env: dict[str, str]) -> None:
     assert has(default_store.default_store(), "x") is None
     again = finished(["alive"], env)
     assert (again.returncode, "Nobody holds it now" in again.stderr) == (76, True)
-
-
-def test_who_was_frozen_taken_over_and_thawed_changes_nothing(
-    env: dict[str, str], server: BucketServer, tmp_path: Path
-) -> None:
-    """It ends its command; its successor's lock has not been touched."""
-    words = ["run", "x", "--expected-runtime", "2", "--auto-unlock-after", "600"]
-    with Running([*words, "--", "sh", "-c", UNTIL_GO], env, tmp_path) as run:
-        run.up()
-        run.send_signal(signal.SIGSTOP)
-        remove(default_store.default_store(), seen())
-        successor = ClusterMutex("x")
-        assert successor.acquire(timeout=PATIENCE)
-        before, _ = server.bucket.get(OBJECT)
-        run.send_signal(signal.SIGCONT)
-        run.ends(76)
-    assert "removed from this holder" in run.said
-    after, _ = server.bucket.get(OBJECT)
-    assert after == before
-    successor.release()

@@ -25,7 +25,7 @@ from lockclient.stores.service_protocol import ServiceStore
 from tests.contract.asking import holder
 from tests.support.bucket.server import BucketServer
 from tests.support.certificates import Authority
-from tests.support.locks import ask, has, take
+from tests.support.locks import ask, has
 from tests.support.processes import wait_until
 from tests.support.web_server import serving
 
@@ -162,23 +162,6 @@ class TestServiceAccount:
             ClusterMutex("x", store=store).acquire()
         assert not told.value.unknown
         assert not server.asked
-
-    @pytest.mark.parametrize("how", ["ill", "away"])
-    def test_who_gives_them_may_be_away_for_a_while(
-        self, server: BucketServer, store: ServiceStore, tokens: Tokens, how: str
-    ) -> None:
-        """As the bucket may: nothing was sent, and it is retried."""
-        if how == "ill":
-            tokens.status = 503
-        else:
-            tokens.running.close()
-        with pytest.raises(StoreUnavailable) as told:
-            ask(store, Take(holder()), 1.0)
-        assert not told.value.unknown
-        assert not server.asked
-        tokens.status = 200
-        if how == "ill":
-            take(store)
 
 
 def test_who_is_nobody_is_told_what_to_do(

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from lockclient import ClusterMutex, StoreError, StoreUnavailable
+from lockclient import ClusterMutex, Settings, StoreError, StoreUnavailable, open_store
 from lockclient.model.clocks import monotonic
-from lockclient.stores.gcs.location import GcsLocation
-from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.gcs.wire import access_tokens
 from lockclient.stores.requests import Take
+from lockclient.stores.service_protocol import ServiceStore
 from tests.contract.asking import holder
 from tests.support.bucket.metadata_server import (
     MetadataServer,
@@ -24,6 +23,7 @@ from tests.support.bucket.server import BucketServer
 from tests.support.locks import ask, take
 from tests.support.processes import wait_until
 
+TOKENS = "lockclient.stores.gcs.wire.access_tokens"
 PATIENCE_S = 10.0
 """Seconds by which a call is over that has one: google-auth itself tries for 12 to 31."""
 
@@ -44,21 +44,14 @@ def server(
 
 
 @pytest.fixture
-def store(server: BucketServer) -> Iterator[GcsStore]:
-    opened = GcsStore(GcsLocation(server.bucket.name))
-    yield opened
-    opened.close()
-
-
-def test_its_token_is_used(server: BucketServer, store: GcsStore) -> None:
-    with ClusterMutex("x", store=store) as mutex:
-        mutex.alive(force=True)
-    assert [asked.method for asked in server.asked] == ["POST", "PATCH", "DELETE"]
+def store(server: BucketServer) -> Iterator[ServiceStore]:
+    with closing(open_store(Settings.load(f"gs://{server.bucket.name}"))) as opened:
+        yield opened
 
 
 @pytest.mark.parametrize("how", ["hangs", "is ill", "is away"])
 def test_without_it_nobody_waits_longer_than_asked(
-    server: BucketServer, store: GcsStore, metadata: MetadataServer, how: str
+    server: BucketServer, store: ServiceStore, metadata: MetadataServer, how: str
 ) -> None:
     """However many ask at once; nothing was sent, and it is tried again."""
     metadata.status = 0 if how == "hangs" else 503
@@ -84,7 +77,7 @@ def test_without_it_nobody_waits_longer_than_asked(
 
 
 def test_it_is_tried_again_until_it_answers(
-    server: BucketServer, store: GcsStore, metadata: MetadataServer
+    server: BucketServer, store: ServiceStore, metadata: MetadataServer
 ) -> None:
     metadata.status = 503
     with pytest.raises(StoreUnavailable):
@@ -95,7 +88,7 @@ def test_it_is_tried_again_until_it_answers(
 
 
 def test_a_refusal_is_final(
-    server: BucketServer, store: GcsStore, metadata: MetadataServer
+    server: BucketServer, store: ServiceStore, metadata: MetadataServer
 ) -> None:
     """It is there, and says that the machine has no service account."""
     metadata.status = 404
@@ -106,22 +99,25 @@ def test_a_refusal_is_final(
 
 def test_where_none_is_to_be_expected_it_means_no_credentials(
     server: BucketServer,
-    store: GcsStore,
+    store: ServiceStore,
     metadata: MetadataServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On a machine that is none of Google's, whose user is told what to do."""
     metadata.running.close()
-    monkeypatch.setattr(access_tokens, "_METADATA_SIGNS", ())
+    monkeypatch.setattr(f"{TOKENS}._METADATA_SIGNS", ())
     with pytest.raises(StoreError, match="gcloud auth application-default login"):
         ask(store, Take(holder()), 60.0)
 
 
 def test_a_holder_whose_token_expires_meanwhile_keeps_its_lock(
-    server: BucketServer, store: GcsStore, metadata: MetadataServer, monkeypatch: pytest.MonkeyPatch
+    server: BucketServer,
+    store: ServiceStore,
+    metadata: MetadataServer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is told in time that it can't be confirmed, and goes on when the server answers again."""
-    monkeypatch.setattr(access_tokens, "_LEAST_USE_S", 0.0)
+    monkeypatch.setattr(f"{TOKENS}._LEAST_USE_S", 0.0)
     metadata.expires_in = 4
     mutex = ClusterMutex("x", store=store, expected_runtime=600)
     mutex.acquire()

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 
 import pytest
 
 from lockclient.model.clocks import Deadline, Runtime
-from lockclient.model.holder import ALERT, MAX_UUID_BYTES, OK
+from lockclient.model.holder import MAX_UUID_BYTES
 from lockclient.stores.gcs import listing
 from lockclient.stores.gcs.keys import ObjectNames, Version
-from lockclient.stores.requests import Take
 from lockclient.stores.service_protocol import ServiceStore
-from mutexdash.data.live import Live
-from tests.contract.asking import holder
 from tests.contract.following import Watcher, remove, take
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import BucketServer
 from tests.support.bucket_store import settings_of, store_of
-from tests.support.following import following
-from tests.support.locks import ask, soon
-from tests.support.processes import Figure, run_to_end, wait_until
+from tests.support.locks import soon
+from tests.support.processes import wait_until
 from tests.support.records import taker
 
 SOON = Runtime(100.0, 200.0)
@@ -200,56 +193,13 @@ def test_of_records_a_part_is_read(
     assert watcher.table.connected()
 
 
-def test_ten_thousand_locks(server: BucketServer, figure: Figure) -> None:
-    """A listing of eleven pages, with metadata alone; then the same once more, unchanged."""
-    root = settings_of(server).url().removeprefix("gs://locks/")
-    for number in range(10_000):
-        said = taker(f"lock-{number}", SOON, reason="a reason", thread="MainThread").subkeys()
-        server.bucket.insert(f"{root}/locks/lock-{number}", b"", Conditions(), metadata=said)
-    server.delay = 0.05
-    done = run_to_end(sys.executable, "-c", _READER, settings_of(server).url())
-    rows, first, second = done.stdout.split()
-    assert rows == "10000"
-    assert server.counted("GET") == 10 + 1 + 10
-    figure(f"10,000 locks listed in {first} s of processor time, and then in {second} s")
-
-
-_READER = """
-import sys, time
-from lockclient import Settings, open_store
-from lockclient.overview.table import Table
-from lockclient.model.clocks import Deadline
-
-store = open_store(Settings.load(sys.argv[1]))
-table = Table(store, removals=100)
-before = time.process_time()
-table.read(Deadline.after(300))
-first = time.process_time() - before
-before = time.process_time()
-batch, _ = store._polling.look(store._polling.seen, Deadline.after(300))
-assert not batch.changes
-print(len(table.rows()), round(first, 2), round(time.process_time() - before, 2))
-"""
-
-
-def test_no_lock_is_shown_past_its_alert_before_a_look_has_shown_it_silent(
-    server: BucketServer,
-) -> None:
-    """One that is pushed more often than it is looked at would be shown so between any two."""
-    store = store_of(settings_of(server), poll=3600.0)
-    now = time.time()
-    ask(store, Take(replace(holder(), alert_at=now + 5, auto_unlock_at=now + 105)))
-    with following(store) as table:
-        live = Live(table)
-
-        def counted() -> Mapping[str, int]:
-            moment = live.moment()
-            assert moment is not None
-            assert moment.judged_at <= moment.wall
-            return moment.picture.counts
-
-        wait_until(lambda: time.time() > now + 5.5, what="the alert")
-        assert {state: number for state, number in counted().items() if number} == {OK: 1}
-        store.renew_watch()
-        wait_until(lambda: counted()[ALERT] == 1, what="a look")
-    store.close()
+def test_a_listing_of_more_than_a_page(store: ServiceStore, server: BucketServer) -> None:
+    """Of metadata alone, a thousand locks a page."""
+    for number in range(1001):
+        said = taker(f"lock-{number}", SOON).subkeys()
+        server.bucket.insert(
+            f"{names(server).locks}lock-{number}", b"", Conditions(), metadata=said
+        )
+    found = {change.name for batch in store.load(("locks",), soon()) for change in batch.changes}
+    assert len(found) == 1001
+    assert server.counted("GET") == 2

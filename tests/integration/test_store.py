@@ -72,6 +72,23 @@ class TestWhatIsWritten:
         for mutex in waiters:
             mutex.release()
 
+    def test_a_lost_lease_is_told_though_there_is_a_new_one(
+        self, store: EtcdStore, etcdctl: Etcdctl
+    ) -> None:
+        """Once: the tickets that were bound to it are gone, and later ones stand."""
+        take(store)
+        for _ in range(2):
+            mine = holder()
+            assert isinstance(ask(store, TakeOrQueue(mine, ticket(mine))), Queued)
+            line = etcdctl("get", "--prefix", f"{store.location.root}/queue/", "-w", "json")
+            (lease,) = {kv["lease"] for kv in json.loads(line)["kvs"]}
+            if not store.keep_tickets(None, soon()):
+                break
+            etcdctl("lease", "revoke", f"{lease:x}")
+        else:
+            raise AssertionError("nobody was told")
+        assert store.keep_tickets(None, soon())
+
     def test_a_foreign_ticket_is_named_by_its_key(self, store: EtcdStore, etcdctl: Etcdctl) -> None:
         """By the key as it stands, which our clients would encode otherwise; and it counts."""
         take(store)

@@ -10,16 +10,14 @@ from typing import Any
 
 import pytest
 
-from lockclient import ClusterMutex, Settings
+from lockclient import ClusterMutex, Settings, open_store
 from lockclient.model import clocks
 from lockclient.model.clocks import Deadline, Stamps
 from lockclient.model.holder import Holder
 from lockclient.model.removal import AUTO_UNLOCK
-from lockclient.stores.gcs import expiry
-from lockclient.stores.gcs.location import GcsLocation
-from lockclient.stores.gcs.store import GcsStore
 from lockclient.stores.outcomes import Done, NotHolder, Position, Refused, Taken
 from lockclient.stores.requests import GetPosition, Push, Take, Unlock
+from lockclient.stores.service_protocol import ServiceStore
 from tests.contract.asking import NAME, holder
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import DROP, LOSE, REPEAT, BucketServer
@@ -45,16 +43,16 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(expiry, "monotonic", made)
+    monkeypatch.setattr("lockclient.stores.gcs.expiry.monotonic", made)
     return made
 
 
-def opened(server: BucketServer) -> GcsStore:
-    return GcsStore(GcsLocation(server.bucket.name, expire=True))
+def opened(server: BucketServer) -> ServiceStore:
+    return open_store(Settings.load(f"gs://{server.bucket.name}?expire=1"))
 
 
 @pytest.fixture
-def taker(server: BucketServer) -> Iterator[GcsStore]:
+def taker(server: BucketServer) -> Iterator[ServiceStore]:
     """One who wants the lock, and lets locks expire."""
     store = opened(server)
     yield store
@@ -62,13 +60,13 @@ def taker(server: BucketServer) -> Iterator[GcsStore]:
 
 
 @pytest.fixture
-def second(server: BucketServer) -> Iterator[GcsStore]:
+def second(server: BucketServer) -> Iterator[ServiceStore]:
     store = opened(server)
     yield store
     store.close()
 
 
-def look(store: GcsStore) -> str | None:
+def look(store: ServiceStore) -> str | None:
     """Look who has the lock, as one who waits for it."""
     position = ask(store, GetPosition(NAME, WAITER, 0))
     assert isinstance(position, Position)
@@ -81,7 +79,7 @@ def rewrite(server: BucketServer, **metadata: str | None) -> None:
 
 class TestWhatGoes:
     def test_a_silent_lock_goes_on_record_when_its_time_is_over(
-        self, store: GcsStore, taker: GcsStore, clock: Clock
+        self, store: ServiceStore, taker: ServiceStore, clock: Clock
     ) -> None:
         mine = holder(backtrace="  File x", reason="why")
         uuid, token = take(store, mine)
@@ -102,14 +100,16 @@ class TestWhatGoes:
         take(taker)
 
     def test_a_try_that_does_not_wait_counts_and_gets_it(
-        self, store: GcsStore, taker: GcsStore, clock: Clock
+        self, store: ServiceStore, taker: ServiceStore, clock: Clock
     ) -> None:
         take(store)
         assert isinstance(ask(taker, Take(holder())), Refused)
         clock.ahead = D + 10
         assert isinstance(ask(taker, Take(holder())), Taken)
 
-    def test_each_push_counts_anew(self, store: GcsStore, taker: GcsStore, clock: Clock) -> None:
+    def test_each_push_counts_anew(
+        self, store: ServiceStore, taker: ServiceStore, clock: Clock
+    ) -> None:
         uuid, token = take(store)
         for step in range(1, 4):
             assert look(taker) == uuid
@@ -119,7 +119,9 @@ class TestWhatGoes:
             token = pushed.revision
         assert look(taker) == uuid
 
-    def test_off_unless_asked_for(self, store: GcsStore, other: GcsStore, clock: Clock) -> None:
+    def test_off_unless_asked_for(
+        self, store: ServiceStore, other: ServiceStore, clock: Clock
+    ) -> None:
         uuid, _ = take(store)
         assert look(other) == uuid
         clock.ahead = 10 * D
@@ -127,7 +129,7 @@ class TestWhatGoes:
         assert not other.can.expires
 
     def test_a_holder_that_looks_after_its_own_lock_removes_nothing(
-        self, taker: GcsStore, clock: Clock
+        self, taker: ServiceStore, clock: Clock
     ) -> None:
         uuid, _ = take(taker)
         for ahead in (0.0, 10 * D):
@@ -148,8 +150,8 @@ class TestWhatGoes:
     def test_what_is_undecided_or_broken_stays(
         self,
         server: BucketServer,
-        store: GcsStore,
-        taker: GcsStore,
+        store: ServiceStore,
+        taker: ServiceStore,
         clock: Clock,
         what: dict[str, str | None],
     ) -> None:
@@ -161,7 +163,12 @@ class TestWhatGoes:
 
     @pytest.mark.parametrize("in_list", [True, False])
     def test_what_needs_something_unknown_stays(
-        self, server: BucketServer, store: GcsStore, taker: GcsStore, clock: Clock, in_list: bool
+        self,
+        server: BucketServer,
+        store: ServiceStore,
+        taker: ServiceStore,
+        clock: Clock,
+        in_list: bool,
     ) -> None:
         """Even if only the lock itself says so, and not what lists show of it."""
         mine = holder(needs=("a-slot",))
@@ -173,7 +180,7 @@ class TestWhatGoes:
         assert look(taker) == uuid
 
     def test_what_has_no_limit_stays_and_asks_nothing_besides(
-        self, server: BucketServer, store: GcsStore, taker: GcsStore, clock: Clock
+        self, server: BucketServer, store: ServiceStore, taker: ServiceStore, clock: Clock
     ) -> None:
         uuid, _ = take(store, holder(auto_unlock_at=None, auto_unlock_after=None))
         look(taker)
@@ -183,7 +190,7 @@ class TestWhatGoes:
         assert server.counted() == 3
 
 
-def ask_revision(store: GcsStore) -> int:
+def ask_revision(store: ServiceStore) -> int:
     position = ask(store, GetPosition(NAME, "", 0))
     assert isinstance(position, Position)
     return position.revision
@@ -193,11 +200,11 @@ class TestUnlockers:
     """While one lives nothing expires."""
 
     @staticmethod
-    def announce(store: GcsStore, ttl: float = 10.0) -> None:
+    def announce(store: ServiceStore, ttl: float = 10.0) -> None:
         store.announce("unlocker-1", json.dumps({"ttl": ttl}), ttl, Deadline.after(60))
 
     def test_what_one_has_seen_is_its_to_remove(
-        self, store: GcsStore, taker: GcsStore, clock: Clock
+        self, store: ServiceStore, taker: ServiceStore, clock: Clock
     ) -> None:
         uuid, _ = take(store)
         look(taker)
@@ -207,7 +214,7 @@ class TestUnlockers:
 
     @pytest.mark.parametrize("how", ["withdrawn", "killed"])
     def test_from_its_last_sign_of_life_on_it_is_counted_anew(
-        self, server: BucketServer, store: GcsStore, taker: GcsStore, clock: Clock, how: str
+        self, server: BucketServer, store: ServiceStore, taker: ServiceStore, clock: Clock, how: str
     ) -> None:
         uuid, _ = take(store)
         assert look(taker) == uuid
@@ -222,7 +229,7 @@ class TestUnlockers:
         assert look(taker) is None
 
     def test_one_that_came_and_died_between_two_looks_has_given_a_sign(
-        self, server: BucketServer, store: GcsStore, taker: GcsStore, clock: Clock
+        self, server: BucketServer, store: ServiceStore, taker: ServiceStore, clock: Clock
     ) -> None:
         uuid, _ = take(store)
         assert look(taker) == uuid
@@ -234,7 +241,7 @@ class TestUnlockers:
         assert look(taker) is None
 
     def test_one_that_can_not_be_looked_for_may_be_there(
-        self, server: BucketServer, store: GcsStore, taker: GcsStore, clock: Clock
+        self, server: BucketServer, store: ServiceStore, taker: ServiceStore, clock: Clock
     ) -> None:
         uuid, _ = take(store)
         look(taker)
@@ -247,7 +254,7 @@ class TestUnlockers:
         assert look(taker) is None
 
     def test_waiting_costs_a_listing_each_ten_seconds(
-        self, server: BucketServer, store: GcsStore, taker: GcsStore, clock: Clock
+        self, server: BucketServer, store: ServiceStore, taker: ServiceStore, clock: Clock
     ) -> None:
         take(store)
         for ahead in range(0, 100, 2):
@@ -260,10 +267,10 @@ class TestUnlockers:
 class TestRaces:
     """Both orders, and the requests that are lost or repeated in between."""
 
-    def due(self, server: BucketServer, clock: Clock, *takers: GcsStore) -> tuple[Holder, int]:
+    def due(self, server: BucketServer, clock: Clock, *takers: ServiceStore) -> tuple[Holder, int]:
         mine = holder()
         clock.ahead = 0.0
-        owner = GcsStore(GcsLocation(server.bucket.name))
+        owner = open_store(Settings.load(f"gs://{server.bucket.name}"))
         _, token = take(owner, mine)
         owner.close()
         for one in takers:
@@ -273,7 +280,12 @@ class TestRaces:
 
     @pytest.mark.parametrize("rounds", [10, *soaking(200)])
     def test_two_takers_have_one_removal_and_one_lock(
-        self, server: BucketServer, taker: GcsStore, second: GcsStore, clock: Clock, rounds: int
+        self,
+        server: BucketServer,
+        taker: ServiceStore,
+        second: ServiceStore,
+        clock: Clock,
+        rounds: int,
     ) -> None:
         for _ in range(rounds):
             mine, _ = self.due(server, clock, taker, second)
@@ -292,7 +304,7 @@ class TestRaces:
             ask({"taker": taker, "second": second}[had[0]], Unlock(NAME, wanted[had[0]].uuid or ""))
 
     def test_a_push_right_before_the_decision_wins(
-        self, server: BucketServer, taker: GcsStore, clock: Clock
+        self, server: BucketServer, taker: ServiceStore, clock: Clock
     ) -> None:
         mine, _ = self.due(server, clock, taker)
 
@@ -312,7 +324,7 @@ class TestRaces:
     @pytest.mark.parametrize("kind", [LOSE, DROP, REPEAT, 503, 409, 429])
     @pytest.mark.parametrize("method", ["PATCH", "POST"])
     def test_answers_that_are_lost_change_nothing(
-        self, server: BucketServer, taker: GcsStore, clock: Clock, method: str, kind: str | int
+        self, server: BucketServer, taker: ServiceStore, clock: Clock, method: str, kind: str | int
     ) -> None:
         mine, _ = self.due(server, clock, taker)
         server.fault(method, kind, part=OBJECT if method == "PATCH" else "")
@@ -321,19 +333,8 @@ class TestRaces:
         assert kept.removed_by.startswith("taker@")
         take(taker)
 
-    @pytest.mark.parametrize("part", ["removed/", OBJECT])
-    def test_one_that_dies_in_the_middle_is_followed_by_the_next(
-        self, server: BucketServer, taker: GcsStore, second: GcsStore, clock: Clock, part: str
-    ) -> None:
-        mine, _ = self.due(server, clock, taker)
-        server.fault("POST", DROP, part=part, times=1000)
-        ask(taker, GetPosition(NAME, WAITER, 0), 0.5)
-        server.heal()
-        take(second)
-        assert removal_of(second, mine).removed_by.startswith("taker@")
-
     def test_a_taker_that_was_lost_in_removing_leaves_no_trace_of_its_own(
-        self, server: BucketServer, taker: GcsStore, clock: Clock
+        self, server: BucketServer, taker: ServiceStore, clock: Clock
     ) -> None:
         """What it sent could not take the lock."""
         self.due(server, clock, taker)
@@ -360,17 +361,3 @@ class TestPrograms:
             assert kept.removed_by.startswith("taker@")
             assert "in <module>" in (kept.holder.backtrace or "")
         store.close()
-
-    def test_a_bucket_that_takes_one_write_a_second_is_no_hindrance(
-        self, monkeypatch: pytest.MonkeyPatch, clock: Clock
-    ) -> None:
-        """The decision, the trace and the next lock are three writes of one object."""
-        with BucketServer(rate_limited=True) as server:
-            monkeypatch.setenv("STORAGE_EMULATOR_HOST", server.url)
-            store = opened(server)
-            take(store)
-            assert look(store)
-            clock.ahead = D + 10
-            assert isinstance(ask(store, Take(holder())), Taken)
-            assert server.bucket.refused
-            store.close()

@@ -25,11 +25,12 @@ from lockclient.stores.requests import (
 )
 from lockclient.stores.service_protocol import ServiceStore
 from tests.contract.asking import NAME, holder, removal
-from tests.support.bucket.server import DROP, HANG, TWICE, BucketServer
+from tests.support.bucket.server import DROP, HANG, LOSE, TWICE, Asked, BucketServer, Fault
 from tests.support.bucket.server import LATE as COMES_LATE
 from tests.support.bucket_store import OBJECT
-from tests.support.locks import PATIENCE, ask, has, left_nothing, take, unlock
-from tests.support.processes import wait_until
+from tests.support.locks import PATIENCE, ask, has, held, left_nothing, take, unlock
+from tests.support.processes import run_to_end, wait_until
+from tests.support.terminal import COMMAND
 
 
 class TestLateCreates:
@@ -87,7 +88,10 @@ class TestLateCreates:
         assert has(store) is None
         take(other)
 
-    @pytest.mark.parametrize("how", ["release", "let go", "removed", "reclaimed"])
+    @pytest.mark.parametrize(
+        "how",
+        ["release", "let go", "removed", "reclaimed", "released elsewhere", "reclaimed elsewhere"],
+    )
     def test_after_a_take_that_was_sent_twice(
         self, server: BucketServer, store: ServiceStore, other: ServiceStore, how: str
     ) -> None:
@@ -104,6 +108,12 @@ class TestLateCreates:
             ask(store, Withdraw(NAME, uuid, tombstone=True))
         elif how == "removed":
             assert isinstance(ask(other, Remove(removal(mine), None)), Done)
+        elif how == "released elsewhere":
+            unlock(other, uuid)
+        elif how == "reclaimed elsewhere":
+            heir = holder(identity="me")
+            assert isinstance(ask(other, Reclaim(heir, held(other))), Taken)
+            unlock(other, heir.uuid or "")
         else:
             heir = holder(identity="me")
             before = replace(mine, fencing_token=got.token)
@@ -213,3 +223,24 @@ class TestTheHole:
         after, _ = server.bucket.get(OBJECT)
         assert after == before
         assert has(other) == successor
+
+
+@pytest.mark.parametrize("kind", [COMES_LATE, LOSE])
+def test_the_command_that_leaves_a_lock_held_ends(server: BucketServer, kind: str) -> None:
+    """Where each other upload is not answered: what it leaves may be released by anybody."""
+    uploads = 0
+
+    def trouble(asked: Asked) -> Fault | None:
+        nonlocal uploads
+        uploads += asked.method == "POST"
+        return Fault("POST", kind) if asked.method == "POST" and uploads % 2 else None
+
+    server.trouble = trouble
+    env = {"CLUSTERMUTEX_URL": f"gs://{server.bucket.name}"}
+
+    uuid = run_to_end(COMMAND, "lock", NAME, "--timeout", "5", env=env).stdout.strip()
+    assert uploads == 2
+    run_to_end(COMMAND, "unlock", NAME, "--uuid", uuid, env=env)
+    assert set(server.deliver()) <= {412}
+    assert set(server.bucket.names()) == {OBJECT}
+    assert "uuid" not in server.bucket.get(OBJECT)[0]["metadata"]

@@ -137,15 +137,6 @@ class FailingStore(MemoryStore):
 
 
 class TestCleaningUp:
-    def test_it_is_tried_until_it_is_done(self) -> None:
-        """The ticket of a living process does not expire, so giving up is no choice."""
-        store = FailingStore(*[StoreUnavailable("away")] * 3)
-        store.ask(Take(Holder("x", "me", hostname="h")), Deadline.after(1))
-        store.background.clean_up(Withdraw("x", "me"))
-        assert store.background.unfinished()
-        wait_until(lambda: store.model.lock("x").holder is None)
-        wait_until(lambda: not store.background.unfinished())
-
     def test_a_closed_store_ends_it(self, caplog: pytest.LogCaptureFixture) -> None:
         """It is not opened again, so trying on would go on for as long as the program."""
         caplog.set_level("INFO")
@@ -190,41 +181,6 @@ class TestCleaningUp:
 
 
 class TestDeputies:
-    def test_the_main_thread_never_asks_itself(self) -> None:
-        """Others do: no signal is handled in them."""
-        store, where = MemoryStore(), list[threading.Thread]()
-
-        def work() -> str:
-            where.append(threading.current_thread())
-            return "done"
-
-        assert store.background.run_shielded(work) == "done"
-        assert where[0].name == "clustermutex-deputy"
-        other = threading.Thread(target=lambda: store.background.run_shielded(work))
-        other.start()
-        other.join(60)
-        assert where[1] is other
-
-    def test_what_it_raises_is_raised(self) -> None:
-        """As it is, and again and again."""
-        store, error = MemoryStore(), KeyError("mine")
-
-        def work() -> None:
-            raise error
-
-        for _ in range(3):
-            with pytest.raises(KeyError) as caught:
-                store.background.run_shielded(work)
-            assert caught.value is error
-        assert not store.background.unfinished()
-
-    def test_one_that_waits_holds_up_no_other(self) -> None:
-        """The handler of a signal may ask while the main thread, which it interrupts, waits."""
-        store, inner = MemoryStore(), threading.Event()
-        store.background._shielded.submit(inner.wait)
-        assert store.background.run_shielded(lambda: 7) == 7
-        inner.set()
-
     def test_a_system_without_threads_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """As a store that can't be reached; nothing was done."""
         monkeypatch.setattr(background, "ONE_ANSWER_S", 0.2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import quote
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lockclient.errors import InvalidLockName
@@ -37,6 +37,7 @@ def spans(name: str) -> list[tuple[bytes, bytes]]:
     return [keys.lock, keys.line, (keys.removed, keys.removed[:-1] + b"0")]
 
 
+@settings(max_examples=50)
 @given(names, names)
 @example("a", "a/b")
 @example("a", "a0")

@@ -118,13 +118,6 @@ def test_values_that_grow_make_pages_of_fewer_keys() -> None:
     assert sum(size > 2 * paging.PAGE_BYTES for size in store.sizes) <= 1
 
 
-def test_a_short_range_is_one_request() -> None:
-    """As it is nearly everywhere."""
-    store = Store(below([f"job-{number}" for number in range(30)]))
-    assert len(store.read_all()) == 60
-    assert store.walked == [60]
-
-
 @pytest.mark.parametrize(
     "names",
     [

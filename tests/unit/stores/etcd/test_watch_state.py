@@ -8,7 +8,6 @@ import pytest
 
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire import watch_state
-from lockclient.stores.etcd.wire.channels import Channels
 from lockclient.stores.etcd.wire.watch_state import (
     FRESH_TOKEN_S,
     REFUSAL_BELIEVED_S,
@@ -20,7 +19,6 @@ from lockclient.stores.etcd.wire.watch_state import (
     Wanted,
     Watches,
 )
-from lockclient.stores.etcd.wire.watch_stream import WatchStream
 
 REFUSED = "rpc error: code = PermissionDenied desc = etcdserver: permission denied"
 
@@ -218,20 +216,6 @@ class TestRefusals:
         _, create = client.add(8)
         client.hear(wire.WatchAnswer(watch_id=create.watch_id, created=True, canceled=True))
         assert client.told == [Missed("no reason given")]
-
-
-def test_one_listener_s_mistake_is_its_own(caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged, and the reader goes on."""
-
-    def fail(_: News) -> None:
-        raise ValueError("mine")
-
-    watcher = WatchStream(cast(Channels, None))
-    wanted = Wanted((b"k", b""), 0, fail)
-    watcher._watches.add(wanted)
-    watcher._take(wire.WatchAnswer(watch_id=1, created=True))
-    assert "A listener of a watch failed" in caplog.text
-    assert watcher.connected
 
 
 class TestAnswersInPieces:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lockclient.stores.valkey import errors
-from lockclient.stores.valkey.wire.resp import MAX_ANSWER_BYTES, AnswerReader, packed
+from lockclient.stores.valkey.wire.resp import AnswerReader, packed
 
 
 def test_words_have_their_size_in_bytes() -> None:
@@ -36,19 +36,6 @@ def test_an_error_is_an_answer(said: bytes, error: type[Exception]) -> None:
     reader = AnswerReader()
     assert [type(answer) for answer in reader.read(said)] == [error]
     assert reader.read(b":1\r\n") == [1]
-
-
-@pytest.mark.parametrize("begun", [b"$2147483647\r\n", b"*1\r\n$2147483647\r\n", b"+"])
-def test_an_answer_that_does_not_end_is_ended(begun: bytes) -> None:
-    """After as many bytes as no answer has; those before it don't count."""
-    reader, piece = AnswerReader(), b"x" * 2**20
-    for _ in range(100):
-        assert reader.read(b"$1048576\r\n" + piece + b"\r\n") == [piece]
-    assert reader.read(begun) == []
-    for _ in range(MAX_ANSWER_BYTES // len(piece) - 1):
-        assert reader.read(piece) == []
-    with pytest.raises(errors.Unanswered):
-        reader.read(piece)
 
 
 @pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n", b"$x\r\n"])
