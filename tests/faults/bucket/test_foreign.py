@@ -99,20 +99,18 @@ def test_a_time_that_is_none_is_a_day(server: BucketServer, store: ServiceStore,
     assert server.bucket.names() == []
 
 
-def test_one_without_a_generation_says_so(
-    server: BucketServer, store: ServiceStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server, "do", lambda _: Answer(200, b"{}"))
+def test_one_without_a_generation_says_so(server: BucketServer, store: ServiceStore) -> None:
+    server.instead = lambda _: Answer(200, b"{}")
     with pytest.raises(StoreError, match="named no generation"):
         ClusterMutex(NAME, store=store).acquire()
 
 
 def test_an_older_form_of_too_many_requests_is_a_pause(
-    server: BucketServer, store: ServiceStore, monkeypatch: pytest.MonkeyPatch
+    server: BucketServer, store: ServiceStore
 ) -> None:
     said = b'{"error":{"message":"slow","errors":[{"reason":"rateLimitExceeded"}]}}'
-    answers, do = [Answer(403, said)], server.do
-    monkeypatch.setattr(server, "do", lambda asked: answers.pop() if answers else do(asked))
+    answers = [Answer(403, said)]
+    server.instead = lambda _: answers.pop() if answers else None
     take(store)
     assert not answers
 

@@ -25,12 +25,12 @@ BUCKET = Settings.load("gs://locks")
 
 @pytest.mark.parametrize("head", [False, True])
 def test_an_answer_that_drips_is_none(
-    server: BucketServer, store: ServiceStore, monkeypatch: pytest.MonkeyPatch, head: bool
+    server: BucketServer, store: ServiceStore, head: bool
 ) -> None:
     """Its head, too, has as much time as any, and not as much for each byte."""
     body = b'{"generation":"17","metageneration":"1"}' + b" " * 300
     answer = Answer(200, body, {"X-More": "x" * 1000}, drip=0.05, drip_all=head)
-    monkeypatch.setattr(server, "do", lambda _: answer)
+    server.instead = lambda _: answer
     with pytest.raises(StoreUnavailable, match=r"did not answer in time \(no answer") as caught:
         store.ask(Take(holder()), Deadline.after(1.0))
     assert caught.value.unknown

@@ -72,66 +72,64 @@ class TestErrors:
         self, server: BucketServer, store: ServiceStore, status: int, message: str, advice: str
     ) -> None:
         said = json.dumps({"error": {"code": status, "message": message}}).encode()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(server, "do", lambda _: Answer(status, said))
-            with pytest.raises(StoreError, match=advice) as caught:
-                ask(store, Take(holder()))
+        server.instead = lambda _: Answer(status, said)
+        with pytest.raises(StoreError, match=advice) as caught:
+            ask(store, Take(holder()))
         assert message.rstrip(".") in str(caught.value)
 
     def test_a_412_that_is_no_precondition_is_an_error_at_once(
-        self, server: BucketServer, store: ServiceStore, monkeypatch: pytest.MonkeyPatch
+        self, server: BucketServer, store: ServiceStore
     ) -> None:
         """Of a take, a heartbeat, a release, and of a write without a precondition."""
         text = "Request violates constraint 'constraints/gcp.restrictNonCmekServices'"
         by_policy = {"errors": [{"reason": "orgPolicyConstraintFailed", "message": text}]}
         said = json.dumps({"error": {"code": 412, "message": text, **by_policy}}).encode()
-        bucket, reached = server.do, list[Asked]()
+        reached = list[Asked]()
 
-        def refuse(asked: Asked) -> Answer:
+        def refuse(asked: Asked) -> Answer | None:
             if asked.method == "GET":
-                return bucket(asked)
+                return None
             reached.append(asked)
             return Answer(412, said)
 
         held = ClusterMutex("held", store=store, expected_runtime=60).acquire()
         assert held is not None
-        with monkeypatch.context() as patch:
-            patch.setattr(server, "do", refuse)
-            for ask_it in (
-                lambda: ClusterMutex("x", store=store).acquire(timeout=10),
-                lambda: held.alive(force=True),
-                lambda: store.announce("u", "{}", 60.0, soon()),
-                held.release,
-            ):
-                reached.clear()
-                with pytest.raises(StoreError, match=f"412.*{text}.*that policy") as caught:
-                    ask_it()
-                assert not isinstance(caught.value, StoreUnavailable)
-                assert len(reached) == 1
+        server.instead = refuse
+        for ask_it in (
+            lambda: ClusterMutex("x", store=store).acquire(timeout=10),
+            lambda: held.alive(force=True),
+            lambda: store.announce("u", "{}", 60.0, soon()),
+            held.release,
+        ):
+            reached.clear()
+            with pytest.raises(StoreError, match=f"412.*{text}.*that policy") as caught:
+                ask_it()
+            assert not isinstance(caught.value, StoreUnavailable)
+            assert len(reached) == 1
+        server.instead = lambda _: None
 
     @pytest.mark.parametrize("errors", [{}, {"errors": []}, {"errors": [{"message": "No."}]}])
     def test_a_412_without_a_reason_is_a_precondition(
         self, server: BucketServer, store: ServiceStore, errors: dict[str, object]
     ) -> None:
         """Emulators give none."""
-        bucket = server.do
 
         def without_reason(asked: Asked) -> Answer:
-            answer = bucket(asked)
+            answer = server.by_rules(asked)
             if answer.status != 412:
                 return answer
             return Answer(412, json.dumps({"error": {"code": 412, **errors}}).encode())
 
-        with pytest.MonkeyPatch.context() as patch, ClusterMutex("x", store=store):
-            patch.setattr(server, "do", without_reason)
+        with ClusterMutex("x", store=store):
+            server.instead = without_reason
             assert ClusterMutex("x", store=store).acquire(blocking=False) is None
 
     def test_a_page_of_somebody_else_s_is_no_answer(
-        self, server: BucketServer, store: ServiceStore, monkeypatch: pytest.MonkeyPatch
+        self, server: BucketServer, store: ServiceStore
     ) -> None:
         """A proxy's: what was asked may have been done, or not."""
         page = Answer(200, b"<html>Log in!</html>", {"Content-Type": "text/html"})
-        monkeypatch.setattr(server, "do", lambda _: page)
+        server.instead = lambda _: page
         with pytest.raises(StoreUnavailable, match="is no JSON") as caught:
             ask(store, Take(holder()), 0.5)
         assert caught.value.unknown

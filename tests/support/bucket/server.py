@@ -112,6 +112,7 @@ class BucketServer:
         deleted: the status of a deletion: 204, or 200 as some emulators say.
         dripped: how many bytes were sent by drips.
         trouble: asked, by requests that no `fault` is for, what is done to them.
+        instead: what answers a request in place of the bucket; None: the bucket does.
     """
 
     def __init__(self, name: str = "locks", *, rate_limited: bool = False) -> None:
@@ -126,6 +127,7 @@ class BucketServer:
         self.dripped = 0
         self._tls = False
         self.trouble: Callable[[Asked], Fault | None] = lambda _: None
+        self.instead: Callable[[Asked], Answer | None] = lambda _: None
         self._faults: list[Fault] = []
         self._kept: list[Asked] = []
         self._lock = threading.Lock()
@@ -221,7 +223,10 @@ class BucketServer:
         return None if fault.kind == LOSE else answer
 
     def do(self, asked: Asked) -> Answer:
-        """Do a request by the bucket's rules."""
+        """Do a request, by the bucket's rules unless something else answers it."""
+        return self.instead(asked) or self.by_rules(asked)
+
+    def by_rules(self, asked: Asked) -> Answer:
         try:
             if self.token and asked.headers.get("Authorization") != f"Bearer {self.token}":
                 raise Refusal(401, "authError", "Invalid Credentials")
