@@ -19,12 +19,9 @@ from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
 from lockclient.settings import Settings
-from lockclient.stores.etcd.location import DEFAULT_ROOT
-from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.requests import Remove, TakeOrQueue, Unlock
-from mutexdash.security.access import Access
 from tests.support import locks
-from tests.support.dashboard import Dashboard, dashboard
+from tests.support.board import dashboard
 from tests.support.etcd_binary import Etcdctl, put_at_once
 from tests.support.pages import request
 from tests.support.processes import needed, wait_until
@@ -104,17 +101,17 @@ def viewer(chromium: Browser, request: pytest.FixtureRequest) -> Viewer:
 
 
 @pytest.fixture
-def dash(settings: Settings) -> Iterator[Dashboard]:
-    with dashboard(settings) as running:
-        yield running
+def dash(settings: Settings) -> Iterator[str]:
+    """The URL of a dashboard."""
+    with dashboard(settings) as url:
+        yield url
 
 
 @pytest.fixture
-def forcing(settings: Settings) -> Iterator[Dashboard]:
-    """A dashboard with all that it can have: force-unlock, and a Prometheus to link to."""
-    access = Access(allow_force_unlock=True)
-    with dashboard(settings, access=access, prometheus_url=FORCING[-1]) as running:
-        yield running
+def forcing(settings: Settings) -> Iterator[str]:
+    """The URL of one with all that it can have: force-unlock, and a Prometheus to link to."""
+    with dashboard(settings, " ".join(FORCING)) as url:
+        yield url
 
 
 FORCING = ("--allow-force-unlock", "--prometheus-url", "http://127.0.0.1:9090")
@@ -124,7 +121,7 @@ class Story:
     """Writes locks of all kinds, as clients elsewhere would, with stamps of any age."""
 
     def __init__(
-        self, store: EtcdStore, etcdctl: Etcdctl | None = None, root: str = DEFAULT_ROOT
+        self, store: Any, etcdctl: Etcdctl | None = None, root: str = Settings().root
     ) -> None:
         self.store = store
         self._etcdctl = etcdctl
@@ -195,7 +192,7 @@ class Story:
 
 
 @pytest.fixture
-def story(store: EtcdStore, etcdctl: Etcdctl, root: str) -> Story:
+def story(store: Any, etcdctl: Etcdctl, root: str) -> Story:
     told = Story(store, etcdctl, root)
     told.unlocker()
     return told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -12,9 +13,7 @@ from lockclient import ClusterMutex
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.errors import LockLost
 from lockclient.settings import Settings
-from lockclient.stores.etcd.store import EtcdStore
 from tests.browser.conftest import FORCING, Story, Viewer
-from tests.support.dashboard import Dashboard
 from tests.support.processes import wait_until
 from tests.support.unlocker_process import mutexdash
 
@@ -24,7 +23,7 @@ SOON = 60_000
 
 
 @pytest.fixture
-def dash(forcing: Dashboard) -> Dashboard:
+def dash(forcing: str) -> str:
     return forcing
 
 
@@ -34,13 +33,11 @@ def confirm(page: Page, name: str, reason: str = "it hangs") -> None:
     page.get_by_role("button", name="Force-unlock now").click()
 
 
-def test_a_stuck_lock_is_found_read_and_released(
-    dash: Dashboard, store: EtcdStore, viewer: Viewer
-) -> None:
+def test_a_stuck_lock_is_found_read_and_released(dash: str, store: Any, viewer: Viewer) -> None:
     """From the list to the line of code to the release; the holder is told, it is recorded."""
     stuck = ClusterMutex("deploy/prod", store=store, reason="release", expected_runtime=600)
     stuck.acquire()
-    with viewer(dash.url) as page:
+    with viewer(dash) as page:
         page.get_by_role("link", name="deploy/prod").click()
         expect(page.locator(".innermost")).to_contain_text("test_force.py")
         expect(page.locator(".innermost")).to_contain_text("stuck.acquire()")
@@ -51,18 +48,16 @@ def test_a_stuck_lock_is_found_read_and_released(
         expect(page.get_by_text("somebody at 127.0.0.1")).to_be_visible()
         expect(page.get_by_text("Not held")).to_be_visible()
         wait_until(lambda: not stuck.healthy, what="the holder to be told")
-        page.goto(f"{dash.url}/removed")
+        page.goto(f"{dash}/removed")
         page.get_by_role("link", name="Where it was acquired").click()
         expect(page.locator(".innermost")).to_contain_text("stuck.acquire()")
     with pytest.raises(LockLost):
         stuck.release()
 
 
-def test_the_name_must_be_typed_and_a_reason_given(
-    dash: Dashboard, story: Story, viewer: Viewer
-) -> None:
+def test_the_name_must_be_typed_and_a_reason_given(dash: str, story: Story, viewer: Viewer) -> None:
     story.hold("deploy/prod")
-    with viewer(f"{dash.url}/lock/deploy%2Fprod") as page:
+    with viewer(f"{dash}/lock/deploy%2Fprod") as page:
         page.get_by_role("link", name="Force-unlock…").click()
         address = page.url
         for name, reason in (("deploy", "why"), ("deploy/prod", "")):
@@ -74,11 +69,11 @@ def test_the_name_must_be_typed_and_a_reason_given(
 
 
 def test_what_a_lock_needs_must_be_said_to_be_known(
-    dash: Dashboard, story: Story, viewer: Viewer
+    dash: str, story: Story, viewer: Viewer
 ) -> None:
     """By a box that the browser wants ticked; the lock's page says why."""
     story.hold("deploy/prod", needs=("two-keys",))
-    with viewer(f"{dash.url}/lock/deploy%2Fprod") as page:
+    with viewer(f"{dash}/lock/deploy%2Fprod") as page:
         expect(page.get_by_role("heading", name="It is unknown when")).to_be_visible()
         expect(page.locator(".outlook")).to_contain_text("auto-unlock undecided")
         page.get_by_role("link", name="Force-unlock…").click()
@@ -89,10 +84,10 @@ def test_what_a_lock_needs_must_be_said_to_be_known(
         expect(page.get_by_text("Force-unlocked.")).to_be_visible()
 
 
-def test_two_people_one_holder(dash: Dashboard, story: Story, viewer: Viewer) -> None:
+def test_two_people_one_holder(dash: str, story: Story, viewer: Viewer) -> None:
     """The second one's form is for a holder that is gone: nothing happens to the next holder."""
     first = story.hold("deploy/prod", hostname="old-host")
-    path = f"{dash.url}/locks/deploy%2Fprod/force-unlock?uuid={first.uuid}"
+    path = f"{dash}/locks/deploy%2Fprod/force-unlock?uuid={first.uuid}"
     with viewer(path) as ann, viewer(path) as ben:
         # Ben's page does not hear of it in time, as if he were quicker than its next question.
         ben.route(re.compile("uuid="), lambda route: route.fulfill(status=304))
@@ -109,11 +104,11 @@ def test_two_people_one_holder(dash: Dashboard, story: Story, viewer: Viewer) ->
 
 
 def test_a_holder_that_changes_under_an_open_form_closes_it(
-    dash: Dashboard, story: Story, viewer: Viewer
+    dash: str, story: Story, viewer: Viewer
 ) -> None:
     """And what was typed stays as long as it has not changed."""
     first = story.hold("a", hostname="old-host")
-    with viewer(f"{dash.url}/locks/a/force-unlock?uuid={first.uuid}") as page:
+    with viewer(f"{dash}/locks/a/force-unlock?uuid={first.uuid}") as page:
         page.get_by_label("Reason, for the former holder").fill("half a sen")
         story.wait(first, hostname="next-host", pid=7)
         expect(page.get_by_text("The next waiter gets it at once")).to_be_visible(timeout=SOON)
@@ -129,10 +124,10 @@ def test_a_holder_that_changes_under_an_open_form_closes_it(
     ids=["slash", "dots", "emoji", "markup"],
 )
 def test_without_javascript_and_whatever_the_name(
-    dash: Dashboard, story: Story, viewer: Viewer, name: str
+    dash: str, story: Story, viewer: Viewer, name: str
 ) -> None:
     story.hold(name)
-    with viewer(f"{dash.url}/lock?name={quote(name, safe='')}", java_script_enabled=False) as page:
+    with viewer(f"{dash}/lock?name={quote(name, safe='')}", java_script_enabled=False) as page:
         page.get_by_role("link", name="Force-unlock…").click()
         confirm(page, name)
         expect(page.get_by_text("Force-unlocked.")).to_be_visible()
@@ -152,7 +147,7 @@ def test_a_dashboard_that_only_shows_offers_nothing(
 
 
 def test_it_is_off_while_nobody_knows_how_things_are(
-    own_etcd: Etcd, own_store: EtcdStore, viewer: Viewer
+    own_etcd: Etcd, own_store: Any, viewer: Viewer
 ) -> None:
     """With etcd unreachable, and with the dashboard away."""
     held = Story(own_store).hold("a")

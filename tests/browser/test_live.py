@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 import time
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -12,9 +13,7 @@ from playwright.sync_api import Page, expect
 from lockclient import ClusterMutex
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.settings import Settings
-from lockclient.stores.etcd.store import EtcdStore
 from tests.browser.conftest import Story, Viewer
-from tests.support.dashboard import Dashboard
 from tests.support.processes import Figure
 from tests.support.unlocker_process import mutexdash
 
@@ -34,9 +33,9 @@ def marked(page: Page) -> bool:
 
 
 def test_a_lock_appears_goes_past_its_alert_is_pushed_back_and_released(
-    dash: Dashboard, store: EtcdStore, viewer: Viewer
+    dash: str, store: Any, viewer: Viewer
 ) -> None:
-    with viewer(dash.url) as page:
+    with viewer(dash) as page:
         expect(page.get_by_text("No lock is held right now.")).to_be_visible()
         mark(page)
         mutex = ClusterMutex(
@@ -56,10 +55,10 @@ def test_a_lock_appears_goes_past_its_alert_is_pushed_back_and_released(
 
 
 def test_a_change_is_seen_within_three_seconds(
-    dash: Dashboard, store: EtcdStore, viewer: Viewer, figure: Figure
+    dash: str, store: Any, viewer: Viewer, figure: Figure
 ) -> None:
     seen = []
-    with viewer(dash.url) as page:
+    with viewer(dash) as page:
         for number in range(3):
             mutex = ClusterMutex(f"quick-{number}", store=store)
             for change, looks in ((mutex.acquire, "ok"), (mutex.release, "ended")):
@@ -72,9 +71,9 @@ def test_a_change_is_seen_within_three_seconds(
     assert middle < 15, "as often as a page asks that is in sight"
 
 
-def test_a_lock_page_follows_its_holder(dash: Dashboard, story: Story, viewer: Viewer) -> None:
+def test_a_lock_page_follows_its_holder(dash: str, story: Story, viewer: Viewer) -> None:
     """Taken, waited for, removed; the page tells each, and the code that took it."""
-    with viewer(f"{dash.url}/lock/deploy%2Fprod") as page:
+    with viewer(f"{dash}/lock/deploy%2Fprod") as page:
         expect(page.get_by_text("Nobody holds this lock.")).to_be_visible()
         mark(page)
         holder = story.hold("deploy/prod", backtrace='File "release.py", line 7, in main')
@@ -88,11 +87,9 @@ def test_a_lock_page_follows_its_holder(dash: Dashboard, story: Story, viewer: V
         assert marked(page)
 
 
-def test_times_and_bars_go_on_between_two_answers(
-    dash: Dashboard, story: Story, viewer: Viewer
-) -> None:
+def test_times_and_bars_go_on_between_two_answers(dash: str, story: Story, viewer: Viewer) -> None:
     story.hold("a", held_for=10, unlock=60, alert=30)
-    with viewer(dash.url) as page:
+    with viewer(dash) as page:
         held, bar = page.locator("tbody .c-locked_at time"), page.locator(".filled")
         expect(held).to_be_visible(timeout=SOON)
         page.route("**/*", lambda route: route.abort())  # the page is on its own now
@@ -101,11 +98,9 @@ def test_times_and_bars_go_on_between_two_answers(
         expect(bar).not_to_have_attribute("width", width, timeout=SOON)
 
 
-def test_how_old_the_page_is_goes_on_and_back_with_each_answer(
-    dash: Dashboard, viewer: Viewer
-) -> None:
+def test_how_old_the_page_is_goes_on_and_back_with_each_answer(dash: str, viewer: Viewer) -> None:
     """Also where nothing has changed, so that the answer is 304; without answers it grows."""
-    with viewer(dash.url) as page:
+    with viewer(dash) as page:
         age = page.locator("#updated time")
         since = age.get_attribute("data-since")
         expect(age).not_to_have_attribute("data-since", since or "", timeout=SOON)
@@ -115,11 +110,11 @@ def test_how_old_the_page_is_goes_on_and_back_with_each_answer(
 
 
 def test_the_page_writes_durations_as_the_server_does(
-    dash: Dashboard, story: Story, viewer: Viewer
+    dash: str, story: Story, viewer: Viewer
 ) -> None:
     expected = {-50: "0 s", 40: r"\d\d s", 150: r"2 min \d+ s", 9010: "2 h 30 min"}
     expected |= {90100: "1 d 1 h", 10**7 + 3000: "115 d 1[78] h"}
-    with viewer(dash.url) as page:
+    with viewer(dash) as page:
         page.evaluate(
             """(ages) => {
                 const now = Number(document.getElementById("main").dataset.now);
@@ -137,10 +132,10 @@ def test_the_page_writes_durations_as_the_server_does(
 
 
 def test_focus_and_opened_details_stay_while_rows_come_and_go(
-    dash: Dashboard, story: Story, viewer: Viewer
+    dash: str, story: Story, viewer: Viewer
 ) -> None:
     first, middle = story.hold("a-first"), story.hold("m-middle")
-    with viewer(f"{dash.url}/?sort=name") as page:
+    with viewer(f"{dash}/?sort=name") as page:
         page.get_by_role("link", name="m-middle").focus()
         story.hold("b-new")
         story.hold("z-new")
@@ -150,7 +145,7 @@ def test_focus_and_opened_details_stay_while_rows_come_and_go(
         )
         assert page.evaluate("document.activeElement.textContent") == "m-middle"
 
-    with viewer(f"{dash.url}/removed") as page:
+    with viewer(f"{dash}/removed") as page:
         page.get_by_text("More").click()
         story.remove(middle, removed_at=2.0, removed_by="x", how="auto-unlock", why="y")
         expect(page.locator("tbody tr")).to_have_count(2, timeout=SOON)
@@ -160,19 +155,19 @@ def test_focus_and_opened_details_stay_while_rows_come_and_go(
 
 
 def test_search_goes_on_while_typing_and_into_the_address(
-    dash: Dashboard, story: Story, viewer: Viewer
+    dash: str, story: Story, viewer: Viewer
 ) -> None:
     story.hold("deploy", reason="release")
     story.hold("report", reason="totals")
-    with viewer(dash.url) as page:
+    with viewer(dash) as page:
         mark(page)
-        with page.expect_response(lambda answer: answer.url == f"{dash.url}/"):
+        with page.expect_response(lambda answer: answer.url == f"{dash}/"):
             pass  # from now on the page has an ETag, which is not the one of what is searched for
         box = page.get_by_role("searchbox")
         box.press_sequentially("TOTALS")
         expect(page.locator("tbody tr")).to_have_count(1, timeout=SOON)
         expect(page.locator("tbody tr")).to_contain_text("report")
-        assert page.url == f"{dash.url}/?q=TOTALS"
+        assert page.url == f"{dash}/?q=TOTALS"
         story.hold("other", reason="totals")  # an answer comes while the box has the focus
         expect(page.locator("tbody tr")).to_have_count(2, timeout=SOON)
         expect(box).to_be_focused()
@@ -184,10 +179,10 @@ def test_search_goes_on_while_typing_and_into_the_address(
         expect(page.locator("tbody tr")).to_have_count(3)
 
 
-def test_sort_filter_and_page_by_links(dash: Dashboard, story: Story, viewer: Viewer) -> None:
+def test_sort_filter_and_page_by_links(dash: str, story: Story, viewer: Viewer) -> None:
     for number in range(101):
         story.hold(f"lock-{number:03}", held_for=400 if number == 50 else 0)
-    with viewer(dash.url) as page:
+    with viewer(dash) as page:
         expect(page.locator("tbody tr").first).to_contain_text("lock-050")
         page.get_by_role("link", name="Lock", exact=True).click()
         expect(page.locator("tbody tr").first).to_contain_text("lock-000")
@@ -202,7 +197,7 @@ def test_sort_filter_and_page_by_links(dash: Dashboard, story: Story, viewer: Vi
         expect(page.locator("tbody tr")).to_contain_text("lock-050")
 
 
-def test_banners_come_and_go(own_etcd: Etcd, own_store: EtcdStore, viewer: Viewer) -> None:
+def test_banners_come_and_go(own_etcd: Etcd, own_store: Any, viewer: Viewer) -> None:
     """No unlocker, etcd away, the dashboard away: each is told, and is taken back."""
     settings = Settings(endpoints=(own_etcd.endpoint,))
     story = Story(own_store)
@@ -231,18 +226,18 @@ def test_banners_come_and_go(own_etcd: Etcd, own_store: EtcdStore, viewer: Viewe
             assert marked(page)
 
 
-def test_the_theme_is_chosen_and_kept(dash: Dashboard, viewer: Viewer) -> None:
+def test_the_theme_is_chosen_and_kept(dash: str, viewer: Viewer) -> None:
     def ground(page: Page) -> str:
         return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
 
-    with viewer(dash.url, color_scheme="dark") as page:
+    with viewer(dash, color_scheme="dark") as page:
         button = page.get_by_role("button", name="Theme")
         dark = ground(page)
         expect(button).to_have_text("Theme: auto")
         button.click()
         expect(button).to_have_text("Theme: light")
         assert ground(page) != dark
-        page.goto(f"{dash.url}/removed")
+        page.goto(f"{dash}/removed")
         expect(button).to_have_text("Theme: light")
         assert ground(page) != dark
         button.click()
@@ -251,11 +246,11 @@ def test_the_theme_is_chosen_and_kept(dash: Dashboard, viewer: Viewer) -> None:
 
 
 def test_without_javascript_everything_works_by_reload(
-    dash: Dashboard, story: Story, viewer: Viewer
+    dash: str, story: Story, viewer: Viewer
 ) -> None:
     story.hold("deploy/prod", reason="release")
     story.hold("..", reason="dots")
-    with viewer(dash.url, java_script_enabled=False) as page:
+    with viewer(dash, java_script_enabled=False) as page:
         expect(page.locator("#theme")).to_be_hidden()
         page.get_by_role("searchbox").fill("dots")
         page.get_by_role("button", name="Search").click()
@@ -268,11 +263,11 @@ def test_without_javascript_everything_works_by_reload(
 
 
 def test_a_lock_that_went_stays_for_a_moment_with_the_reason(
-    dash: Dashboard, story: Story, viewer: Viewer
+    dash: str, story: Story, viewer: Viewer
 ) -> None:
     """Greyed and in its place; then it goes. The numbers count only what is held."""
     first, second, third = (story.hold(name) for name in ("a-first", "b-second", "c-third"))
-    with viewer(f"{dash.url}/?sort=name") as page:
+    with viewer(f"{dash}/?sort=name") as page:
         expect(page.locator("tbody tr")).to_have_count(3)
         story.remove(
             second, removed_at=time.time(), removed_by="ann", how="force-unlock", why="it hangs"
@@ -292,10 +287,10 @@ def test_a_lock_that_went_stays_for_a_moment_with_the_reason(
 
 
 def test_rows_stay_under_the_pointer_and_go_into_their_order_when_it_leaves(
-    dash: Dashboard, story: Story, viewer: Viewer
+    dash: str, story: Story, viewer: Viewer
 ) -> None:
     held = {name: story.hold(name) for name in ("b", "d", "f")}
-    with viewer(f"{dash.url}/?sort=name") as page:
+    with viewer(f"{dash}/?sort=name") as page:
         rows = page.locator("tbody tr")
         expect(rows).to_have_count(3)
         row = rows.filter(has=page.get_by_role("link", name="d", exact=True))
@@ -314,11 +309,11 @@ def test_rows_stay_under_the_pointer_and_go_into_their_order_when_it_leaves(
 
 
 def test_focus_and_scroll_stay_when_rows_come_in_above(
-    dash: Dashboard, story: Story, viewer: Viewer
+    dash: str, story: Story, viewer: Viewer
 ) -> None:
     for number in range(60):
         story.hold(f"lock-{number:02}")
-    with viewer(f"{dash.url}/?sort=name") as page:
+    with viewer(f"{dash}/?sort=name") as page:
         link = page.get_by_role("link", name="lock-40", exact=True)
         link.focus()
         link.evaluate("node => node.scrollIntoView({block: 'center'})")
@@ -333,11 +328,11 @@ def test_focus_and_scroll_stay_when_rows_come_in_above(
         assert abs(after["y"] - place["y"]) < 2
 
 
-def test_keys_reach_everything(dash: Dashboard, story: Story, viewer: Viewer) -> None:
+def test_keys_reach_everything(dash: str, story: Story, viewer: Viewer) -> None:
     """`/` searches, arrows go through the rows, Enter opens, Escape leaves the search."""
     for name in ("one", "two", "three"):
         story.hold(name)
-    with viewer(f"{dash.url}/?sort=name") as page:
+    with viewer(f"{dash}/?sort=name") as page:
         page.keyboard.press("/")
         search = page.get_by_role("searchbox")
         expect(search).to_be_focused()
@@ -360,10 +355,10 @@ def test_keys_reach_everything(dash: Dashboard, story: Story, viewer: Viewer) ->
 
 
 def test_a_paused_page_stands_still_until_it_goes_on(
-    dash: Dashboard, story: Story, viewer: Viewer
+    dash: str, story: Story, viewer: Viewer
 ) -> None:
     story.hold("before")
-    with viewer(dash.url) as page:
+    with viewer(dash) as page:
         asked: list[str] = []
         expect(page.locator("tbody tr")).to_have_count(1, timeout=SOON)
         page.get_by_role("button", name="Pause").click()
@@ -380,8 +375,8 @@ def test_a_paused_page_stands_still_until_it_goes_on(
         expect(page.locator("#paused")).to_be_hidden()
 
 
-def test_two_viewers_see_the_same(dash: Dashboard, story: Story, viewer: Viewer) -> None:
-    with viewer(dash.url) as ann, viewer(f"{dash.url}/timeline") as ben:
+def test_two_viewers_see_the_same(dash: str, story: Story, viewer: Viewer) -> None:
+    with viewer(dash) as ann, viewer(f"{dash}/timeline") as ben:
         story.hold("shared", hostname="host-1")
         for page in (ann, ben):
             expect(page.get_by_role("link", name="shared")).to_be_visible(timeout=SOON)

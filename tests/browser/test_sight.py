@@ -8,14 +8,13 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import Story, Viewer
-from tests.browser.test_screenshots import SIZES
-from tests.support.dashboard import Dashboard
+from tests.browser.pictures import SIZES
 
 pytestmark = pytest.mark.browser
 
 
 def test_twenty_locks_are_in_sight_in_one_line_each(
-    dash: Dashboard, story: Story, viewer: Viewer
+    dash: str, story: Story, viewer: Viewer
 ) -> None:
     """At 1400 by 900, with ordinary names: what is looked for at night is not below the fold."""
     for number in range(40):
@@ -23,7 +22,7 @@ def test_twenty_locks_are_in_sight_in_one_line_each(
             f"billing/tenant-{number:04}/invoice-run", 31.7 * number, pid=30_000 + number,
             hostname=f"bill-{number}.prod.example.com", reason="invoices of October, once more",
         )  # fmt: skip
-    with viewer(dash.url, viewport=SIZES["wide"]) as page:
+    with viewer(dash, viewport=SIZES["wide"]) as page:
         rows = page.locator("tbody tr")
         expect(rows).to_have_count(40)
         heights = rows.evaluate_all("rows => rows.map(row => row.getBoundingClientRect().height)")
@@ -40,9 +39,9 @@ def test_twenty_locks_are_in_sight_in_one_line_each(
             assert cut == 0, part
 
 
-def test_a_click_on_a_row_opens_it(dash: Dashboard, story: Story, viewer: Viewer) -> None:
+def test_a_click_on_a_row_opens_it(dash: str, story: Story, viewer: Viewer) -> None:
     story.hold("deploy/prod", hostname="ci-1.example.com", reason="see https://ci.example.com/7")
-    with viewer(dash.url) as page:
+    with viewer(dash) as page:
         link = page.get_by_role("link", name="https://ci.example.com/7")
         assert link.get_attribute("href") == "https://ci.example.com/7"
         page.locator("tbody .c-locked_at").click()
@@ -53,10 +52,10 @@ def test_a_click_on_a_row_opens_it(dash: Dashboard, story: Story, viewer: Viewer
 
 
 def test_times_are_in_the_viewers_zone_and_in_utc_on_demand(
-    dash: Dashboard, story: Story, viewer: Viewer
+    dash: str, story: Story, viewer: Viewer
 ) -> None:
     story.hold("a", 3600)
-    with viewer(f"{dash.url}/lock/a", timezone_id="Asia/Kolkata") as page:
+    with viewer(f"{dash}/lock/a", timezone_id="Asia/Kolkata") as page:
         taken = page.locator("time.at").first
         expect(taken).to_have_text(re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d GMT\+5:30$"))
         local = taken.inner_text()

@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.version import __version__
 from tests.deploy import operator_rules
-from tests.support.dashboard_fakes import hashed
+from tests.support.board import hashed
 from tests.support.pages import request
 from tests.support.processes import BIN, needed, run_to_end, start_service, wait_until
 

@@ -16,7 +16,7 @@ import pytest
 from lockclient import ClusterMutex, Settings
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.stores.etcd.store import EtcdStore
-from tests.support.dashboard import dashboard
+from tests.support.board import dashboard
 from tests.support.etcd_binary import add_users, etcdctl_of, put_at_once
 from tests.support.locks import has
 from tests.support.processes import run_to_end, wait_until
@@ -112,7 +112,7 @@ def test_an_etcd_that_does_not_tell_its_time(own_etcd: Etcd, own_store: EtcdStor
             assert time.time() - now > 3
             wait_until(lambda: told in fetch(service, "/readyz")[1], what="a word in /readyz")
             assert ready(service)
-            page = f"{pages.url}/lock?name=nightly"
+            page = f"{pages}/lock?name=nightly"
             wait_until(lambda: "Clocks can" in urlopen(page).read().decode(), what="the page")
             found = called(settings, "doctor", "--listen", "1s", status=None).stdout
             assert "can't compare clocks: no server of the store tells its time" in found

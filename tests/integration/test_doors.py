@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.dashboard_fakes import hashed
+from tests.support.board import hashed
 from tests.support.pages import request
 from tests.support.processes import Service, start_service, wait_until
 

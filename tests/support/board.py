@@ -35,7 +35,8 @@ class DashboardStore(MemoryStore):
     Attributes:
         here: whether it is connected.
         answers: whether it answers; or what is raised instead.
-        questions: how often it was asked for something.
+        questions: how often it was asked for something, tickets aside.
+        reads_of_tickets: how often these were read.
         before_removing: called when a lock is to be removed, before that.
     """
 
@@ -45,7 +46,7 @@ class DashboardStore(MemoryStore):
         super().__init__()
         self.here = True
         self.answers: bool | Exception = True
-        self.questions = 0
+        self.questions = self.reads_of_tickets = 0
         self.before_removing: Callable[[Remove], object] = lambda _: None
 
     @property
@@ -75,6 +76,7 @@ class DashboardStore(MemoryStore):
         return super().ask(request, deadline)
 
     def tickets(self, limit: int, deadline: Deadline, actors: Collection[str] = ()) -> Tickets:
+        self.reads_of_tickets += 1
         self._check_answers()
         return super().tickets(limit, deadline, actors)
 
@@ -218,7 +220,7 @@ def served(service: Service, **bounds: Any) -> Iterator[str]:
 
 @contextmanager
 def dashboard(settings: Settings, flags: str = "") -> Iterator[str]:
-    """Serve what `mutexdash` does with these settings and flags, in this process."""
+    """Serve what `mutexdash` does with these settings and flags, in this process; yield its URL."""
     with closing(open_store(settings)) as store:
         service = Service(store, url=settings.url(), **options_of(flags))
         service.start()

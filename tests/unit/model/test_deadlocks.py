@@ -17,9 +17,7 @@ from lockclient.model.deadlocks import deadlocks
 from lockclient.model.holder import Holder
 from lockclient.model.process_identity import this_thread
 from lockclient.model.ticket import Ticket
-from lockclient.overview.waiters import WaitQueues
-from mutexdash.security.access import Access
-from tests.support.dashboard_fakes import Board
+from tests.support.board import Board
 
 
 def wait(name: str, actor: str | None, revision: int = 1, within: str | None = None) -> Ticket:
@@ -156,7 +154,7 @@ def test_who_comes_after_another_is_somebody_else() -> None:
 
 @pytest.fixture
 def board() -> Iterator[Board]:
-    with Board(access=Access(allow_force_unlock=True), runbook_url="https://r.example") as started:
+    with Board("--allow-force-unlock --runbook-url https://r.example") as started:
         started.store.unlocker()
         yield started
 
@@ -209,18 +207,16 @@ def test_it_is_a_metric(board: Board) -> None:
     )
 
 
-def test_who_waits_is_read_when_a_line_has_changed_and_not_otherwise(board: Board) -> None:
+def test_tickets_are_read_when_a_queue_has_changed_and_not_otherwise(board: Board) -> None:
     embrace(board)
-    board.settle()
-    lines = WaitQueues(board.table, board.store)
-    lines.look(1)
-    assert [sorted(deadlock.names) for deadlock in lines.deadlocks()] == [["x", "y"]]
-    board.store.answers = False
-    lines.look(1)
+    board.shows("/waiting", "1–2 of 2 waiters", "x, y")
+    reads = board.store.reads_of_tickets
     board.store.push("x")
-    board.settle()
-    lines.look(1)  # asks nothing
-    assert lines.total == 2
+    board.shows("/waiting", "1–2 of 2 waiters", "x, y")
+    assert board.store.reads_of_tickets == reads
+    board.store.wait("x", "another")
+    board.shows("/waiting", "1–3 of 3 waiters", "x, y")
+    assert board.store.reads_of_tickets == reads + 1
 
 
 # ---------------------------------------------------------------- all that wait

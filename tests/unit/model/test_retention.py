@@ -32,7 +32,7 @@ from lockclient.model.removal import Removal
 from lockclient.stores.requests import Remove, RequestState
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.requests import ValkeyRequestExecutor
-from tests.support.dashboard_fakes import Board
+from tests.support.board import Board
 from tests.unit.unlocker.test_record_cleanup import World, retention_of, run
 from unlocker import record_cleanup
 

@@ -22,14 +22,16 @@ import mutexdash
 from lockclient.cli.operate import ls, removed
 from lockclient.cli.operate.show import lock_lines
 from lockclient.cli.operate.show import show as show_command
+from lockclient.model.clocks import Deadline
 from lockclient.model.fields import COUNT, FLAG, KNOWN, NAMES, SECONDS, TEXT, TEXTS, TIME, Fact
 from lockclient.model.holder import FACTS, Holder
 from lockclient.model.removal import AUTO_UNLOCK, REMOVAL_FACTS, Removal
 from lockclient.overview import columns
 from lockclient.overview.columns import COLUMNS, SORTS, CellKind, Listed, in_order
 from lockclient.overview.lock_view import fact_rows, fact_text, undecided
+from lockclient.overview.table import Table
 from mutexdash.web.openapi import description
-from tests.support.dashboard_fakes import Board
+from tests.support.board import Board
 
 NOW = 1_800_000_000.0
 VALUES: dict[str, Callable[[int], Any]] = {
@@ -69,6 +71,13 @@ def board() -> Iterator[Board]:
         yield started
 
 
+def table_of(board: Board) -> Table:
+    """Read what the board's store has into a table."""
+    table = Table(board.store)
+    table.read(Deadline.after(60))
+    return table
+
+
 def text_of(fact: Fact, holder: Holder) -> str:
     return fact_text(fact, getattr(holder, fact.name))
 
@@ -79,7 +88,7 @@ def text_of(fact: Fact, holder: Holder) -> str:
 @pytest.mark.parametrize("fact", TITLED, ids=NAMED)
 def test_what_has_a_title_is_on_the_lock_s_page_and_in_show(board: Board, fact: Fact) -> None:
     board.settle()
-    row = board.table.row("whole")
+    row = table_of(board).row("whole")
     assert row is not None
     board.shows("/lock/whole", fact.title, text_of(fact, row.holder))
     said = [click.unstyle(line) for line in lock_lines(row.holder, (), NOW)]
@@ -194,7 +203,7 @@ def test_what_is_undecided_is_told_and_promises_no_auto_unlock(
     board.store.take("odd", **facts)
     board.store.take("fine")
     board.settle()
-    row = board.table.row("odd")
+    row = table_of(board).row("odd")
     assert row is not None
     why = undecided(row.holder)
     assert why
@@ -311,7 +320,7 @@ def test_silence_is_told_beside_age(board: Board) -> None:
     board.store.push("quiet")
     text = board.text("/?q=quiet")
     assert re.search(r"held for 50 min \d s silent for \d s", text)
-    (lock,) = [row.holder for row in board.table.rows().values() if row.holder.name == "quiet"]
+    (lock,) = [row.holder for row in table_of(board).rows().values() if row.holder.name == "quiet"]
     wall = time.time()
     (cells,) = ls.cells([Listed(lock, "ok", 0)], wall)
     told = dict(zip([column.key for column in COLUMNS], cells, strict=True))

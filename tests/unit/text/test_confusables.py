@@ -15,16 +15,17 @@ from hypothesis import strategies as st
 from lockclient.cli.operate import ls
 from lockclient.cli.operate.tables import tab_separated
 from lockclient.cli.store_access import listed_locks
+from lockclient.model.clocks import Deadline
+from lockclient.overview.table import Table
 from lockclient.text.confusables import Looks, skeleton, told_apart
-from mutexdash.security.access import Access
-from tests.support.dashboard_fakes import Board
+from tests.support.board import Board
 from tests.support.polls import ALL, REAL
 
 
 @pytest.fixture(scope="module")
 def board() -> Iterator[Board]:
     """All look-alikes are held, and the one that they look like; each was removed once."""
-    with Board(access=Access(allow_force_unlock=True)) as started:
+    with Board("--allow-force-unlock") as started:
         for number, name in enumerate((REAL, *ALL.values())):
             started.store.take(name, uuid=f"u{number}")
             started.store.removed(name, f"r{number}", how="auto-unlock", removed_at=5.0)
@@ -67,12 +68,14 @@ def test_every_page_of_one_does(board: Board, name: str) -> None:
 
 
 def test_so_does_ls(board: Board) -> None:
-    locks = listed_locks(board.table, time.time())
+    table = Table(board.store)
+    table.read(Deadline.after(60))
+    locks = listed_locks(table, time.time())
     lines = tab_separated(ls.COLUMNS, ls.cells(locks, time.time())).splitlines()[1:]
     names = [line.split("\t")[1] for line in lines]
     assert len({*names}) == len(ALL) + 1
     assert all(name.isascii() for name in names)
-    assert f"{len(names)} names look like another's" in ls.summary(board.table, locks)
+    assert f"{len(names)} names look like another's" in ls.summary(table, locks)
 
 
 @pytest.mark.parametrize("name", ALL.values(), ids=ALL)
