@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -237,6 +238,28 @@ def test_a_lock_judged_once_is_not_judged_again_by_a_later_check(watchlist: Dead
     assert names(watchlist, 29) == ([], [])
     assert names(watchlist, 59) == (["a"], [])
     assert names(watchlist, 61) == ([], ["a"])
+
+
+def test_what_is_overdue_is_not_hidden_behind_what_has_been_silent_for_longer(
+    watchlist: Deadlines,
+) -> None:
+    """The most urgent is listed: what can't be removed, what is due, what nobody else frees."""
+    for name, after in {
+        "goes by itself": row("goes by itself", seen_at=-20, unlock=1e6),
+        "never removed": row("never removed", seen_at=-15, unlock=None),
+        "undecided": row("undecided", seen_at=-10, needs=("warp",)),
+        "withheld": row("withheld", seen_at=-5),
+        "can't be removed": row("can't be removed"),
+    }.items():
+        put(watchlist, after, name)
+    watchlist.reconsider(ClockCheck(Now(0, WALL), 0.0))
+    names(watchlist, 1000)
+    order = ["can't be removed", "withheld", "never removed", "undecided", "goes by itself"]
+    for number in range(6):
+        found = watchlist.past_alert(number, {"can't be removed"})
+        assert [item.row.holder.name for item in found.listed] == order[:number]
+        states = Counter(item.state for item in watchlist.past_alert(5).listed[number:])
+        assert found.unlisted == {"alert": 0, "overdue": 0, "undecided": 0} | states
 
 
 def test_pushes_leave_nothing_behind(watchlist: Deadlines) -> None:

@@ -234,3 +234,19 @@ def test_the_skew_of_a_host_that_is_silent_for_an_hour_is_not_shown(site: Site) 
     site.foreign("b", site.wall + 9000, None, hostname="here")
     site.run(5)
     assert hosts() == {"here"}
+
+
+def test_a_lock_that_is_held_for_longer_than_its_max_hold_is_named(site: Site) -> None:
+    service = site.unlocker()
+    about = {"max_hold": 30, "locked_at": site.wall, "expected_runtime": 600}
+    site.foreign("a", site.wall + 600, None, about=json.dumps(about))
+    since = ("clustermutex_lock_held_too_long_timestamp_seconds", ("name", "a"))
+    site.run(28)
+    assert samples(service)["clustermutex_locks_held_too_long",] == 0
+    site.run(5)
+    found = samples(service)
+    assert found["clustermutex_locks_held_too_long",] == 1
+    assert found[since] == pytest.approx(site.wall - 3, abs=0.5)
+    site.clear("a")
+    site.run(1)
+    assert samples(service)["clustermutex_locks_held_too_long",] == 0
