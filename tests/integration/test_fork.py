@@ -9,7 +9,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -176,19 +175,6 @@ expect(signal.getsignal(signal.SIGURG) is signal.SIG_DFL, "all handlers are as t
 mutex.release()
 print("done")
 """
-ENDS = {
-    "after an exception in the block": """
-with ClusterMutex("x", store=store):
-    sys.exit(0)
-""",
-    "after a timeout": """
-ClusterMutex("x", store=store).acquire()
-assert not ClusterMutex("x", store=store).acquire(timeout=0.3)
-""",
-    "never used": """
-ClusterMutex("x", store=store)
-""",
-}
 
 
 def run(
@@ -218,15 +204,6 @@ def test_an_interrupt_arrives_after_the_fork(own_etcd: Etcd) -> None:
     settings = Settings(endpoints=(own_etcd.endpoint,))
     done = run(INTERRUPTED, settings, str(own_etcd.process.pid))
     assert done.stdout == "done\n", done.stderr
-
-
-@pytest.mark.parametrize("script", ENDS.values(), ids=ENDS)
-def test_the_interpreter_ends(script: str, settings: Settings) -> None:
-    """Within seconds, with status 0, and without a word."""
-    began = time.monotonic()
-    done = run(script, settings)
-    assert time.monotonic() - began < 30
-    assert "Traceback" not in done.stderr
 
 
 def test_what_is_pending_gets_a_moment_at_the_end(settings: Settings, store: EtcdStore) -> None:

@@ -105,13 +105,6 @@ def test_after_exec_it_has_its_lock_back_and_its_threads_steal_none(
     assert took < 30
 
 
-def test_never_from_oneself(store: EtcdStore) -> None:
-    """Two threads, or two objects, of this process are as good as two processes that run."""
-    with ClusterMutex("x", identity="worker-7", store=store) as mutex:
-        assert not ClusterMutex("x", identity="worker-7", store=store).acquire(blocking=False)
-        mutex.alive(force=True)
-
-
 def test_an_identity_that_was_left_behind_proves_nothing(
     store: EtcdStore, etcdctl: Etcdctl, worker: HolderProcess
 ) -> None:

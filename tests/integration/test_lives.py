@@ -270,7 +270,7 @@ class TestLosses:
 
 
 class TestTimeouts:
-    @pytest.mark.parametrize("timeout", [0, 0.001, 0.01, 0.1])
+    @pytest.mark.parametrize("timeout", [0, 0.01])
     def test_there_is_time_for_one_answer(self, own_etcd: Etcd, timeout: float) -> None:
         """However short the time is: a free lock is had, a held one is not, and no error."""
         with Proxy(own_etcd.endpoint) as proxy:

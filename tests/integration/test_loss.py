@@ -13,7 +13,6 @@ from lockclient import (
     ClusterMutex,
     HeldLock,
     LockLost,
-    LockNotHeld,
     Removal,
     StoreUnavailable,
 )
@@ -202,31 +201,6 @@ class TestTimeRunsOut:
 
 
 class TestNoFalseAlarm:
-    def test_a_push_that_its_release_overtakes_is_no_loss(self, store: EtcdStore) -> None:
-        """Pushes fly all the time, as with `keepalive`, and their lock is let go under them."""
-        losses: list[LockLost] = []
-        for _ in range(40):
-            held = ClusterMutex("x", store=store, on_lost=losses.append)
-            held.acquire()
-            pushers = [threading.Thread(target=self.push, args=(held, losses)) for _ in range(2)]
-            for pusher in pushers:
-                pusher.start()
-            wait_until(lambda: held.record.alive_at != held.record.locked_at, what="a push")  # noqa: B023
-            held.release()
-            for pusher in pushers:
-                pusher.join()
-        assert losses == []
-
-    @staticmethod
-    def push(held: ClusterMutex, losses: list[LockLost]) -> None:
-        try:
-            while True:
-                held.alive(force=True)
-        except LockNotHeld:
-            pass
-        except LockLost as loss:
-            losses.append(loss)
-
     def test_a_loss_that_nobody_minds_asks_no_more(
         self, own_etcd: Etcd, own_store: EtcdStore
     ) -> None:

@@ -15,7 +15,6 @@ from lockclient.stores.common import ticket_keeper
 from lockclient.stores.etcd.store import EtcdStore
 from tests.support.etcd_binary import Etcdctl, served
 from tests.support.etcd_store import etcd_store
-from tests.support.locks import has
 from tests.support.processes import wait_until
 
 
@@ -136,42 +135,6 @@ def test_a_place_is_kept_as_long_as_it_takes(
     nothing_left(store, etcdctl)
     wait_until(lambda: not store.has_ticket_lease(), what="the lease to run out")
     store.close()
-
-
-def test_a_foreigner_may_barge_in_and_nobody_hangs(
-    store: EtcdStore, held: ClusterMutex, line: Line, etcdctl: Etcdctl
-) -> None:
-    """A client that does not know the line takes the lock between a release and the claim."""
-    lock = f"{store.location.root}/locks/x"
-    line.join("a")
-    line.join("b")
-    # Delete the holder's lock and take it in one transaction: nobody can be quicker.
-    swap = f'val("{lock}/uuid") = "{held.uuid}"\n\nput {lock}/uuid foreign\n\n\n'
-    assert etcdctl("txn", input=swap).startswith("SUCCESS")
-    assert has(store, "x") == "foreign"
-    assert line.names() == ["a", "b"]
-    etcdctl("del", "--prefix", f"{lock}/")
-    line.wait_served("a", "b")
-    nothing_left(store, etcdctl)
-
-
-def test_a_hand_over_costs_five_requests_at_most(own_etcd: Etcd, own_store: EtcdStore) -> None:
-    """The release, the claim, a look after each of two watches began, and one watch stream."""
-    line = Line(own_store)
-    held = ClusterMutex("x", store=own_store)
-    held.acquire()
-    for number in range(21):
-        line.join(str(number))
-    before = served(own_etcd)
-    held.release()
-    line.wait_served(*map(str, range(21)))
-    line.end()
-    cost = served(own_etcd) - before
-    assert cost["Range"] == 0
-    assert cost["LeaseGrant"] == 0
-    assert cost["Watch"] == 0
-    # 21 hand-overs, and the last holder's release.
-    assert cost["Txn"] <= 21 * 5 + 1
 
 
 @pytest.mark.promise(number=5)

@@ -169,20 +169,6 @@ def test_it_asks_no_more_than_it_must(how: dict[str, float], kinds: list[type]) 
     assert store.watching() == 0
 
 
-def test_a_closed_watch_is_forgotten() -> None:
-    """Neither waiters nor holders leave a watch behind."""
-    store = taken(MemoryStore())
-    waiter = ClusterMutex("x", store=store)
-    thread = threading.Thread(target=waiter.acquire)
-    thread.start()
-    wait_until(lambda: store.model.events(WatchTarget("x"), 0) and store.watching())
-    store.ask(Unlock("x", "other"), Deadline.after(1))
-    thread.join(60)
-    wait_until(store.watching, what="the watch for its loss, after a second")
-    waiter.release()
-    assert store.watching() == 0
-
-
 class DoublingStore(MemoryStore):
     """A store that has sent each take twice; the second sending is still under way."""
 

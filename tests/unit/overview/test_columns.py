@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import inf
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,6 @@ VALUES: dict[str, Callable[[int], Any]] = {
 }
 TITLED = [fact for fact in FACTS if fact.title]
 TOLD = [fact for fact in FACTS if fact.told]
-NAMED = attrgetter("name")
 MADE = Holder(
     "whole",
     **{
@@ -85,49 +83,44 @@ def text_of(fact: Fact, holder: Holder) -> str:
 # ---------------------------------------------------------------- facts
 
 
-@pytest.mark.parametrize("fact", TITLED, ids=NAMED)
-def test_what_has_a_title_is_on_the_lock_s_page_and_in_show(board: Board, fact: Fact) -> None:
+def test_what_has_a_title_is_on_the_lock_s_page_and_in_show(board: Board) -> None:
     board.settle()
     row = table_of(board).row("whole")
     assert row is not None
-    board.shows("/lock/whole", fact.title, text_of(fact, row.holder))
-    said = [click.unstyle(line) for line in lock_lines(row.holder, (), NOW)]
-    assert any(
-        line.strip().startswith(fact.title.lower()) and text_of(fact, row.holder) in line
-        for line in said
-    )
+    shown = {fact.title: text_of(fact, row.holder) for fact in TITLED}
+    board.shows("/lock/whole", *shown, *shown.values())
+    said = [click.unstyle(line).strip() for line in lock_lines(row.holder, (), NOW)]
+    for title, text in shown.items():
+        assert any(line.startswith(title.lower()) and text in line for line in said), title
 
 
-@pytest.mark.parametrize("fact", TITLED, ids=NAMED)
-def test_and_on_a_removal_s_page(board: Board, fact: Fact) -> None:
+def test_and_on_a_removal_s_page(board: Board) -> None:
     removal = Removal(WHOLE, NOW, "dog", AUTO_UNLOCK, "late")
     board.store.write(("removed", "whole", str(WHOLE.uuid), removal.value().encode()))
+    shown = {fact.title: text_of(fact, WHOLE) for fact in TITLED if getattr(WHOLE, fact.name)}
     for path in ("/removed", f"/removal?name=whole&uuid={WHOLE.uuid}"):
-        said = (fact.title, text_of(fact, WHOLE)) if getattr(WHOLE, fact.name) else ()
-        board.shows(path, *said)
+        board.shows(path, *shown, *shown.values())
 
 
-@pytest.mark.parametrize("fact", TOLD, ids=NAMED)
-def test_what_is_told_is_in_json_in_csv_in_the_description_and_in_the_help(
-    board: Board, fact: Fact
-) -> None:
-    lock = board.get("/api/locks/whole").json
-    value = getattr(WHOLE, fact.name)
-    if fact.place != KNOWN:
-        assert lock[fact.name] == (list(value) if fact.kind == NAMES else value)
-    (listed,) = board.get("/api/locks").json["locks"]
-    assert (fact.name in listed) == fact.listed
-    assert not fact.listed or listed[fact.name] == lock[fact.name]
+def test_what_is_told_is_in_json_in_csv_in_the_description_and_in_the_help(board: Board) -> None:
     board.store.write(("removed", "whole", "u", Removal(WHOLE, NOW, "", "", "").value().encode()))
+    lock = board.get("/api/locks/whole").json
+    (listed,) = board.get("/api/locks").json["locks"]
     (exported,) = csv.DictReader(io.StringIO(board.html("/removed.csv")))
-    assert exported[fact.name] or fact.name == "fencing_token"
     schemas = described()["components"]["schemas"]
-    for name in ("LockWhole", "RemovalWhole"):
-        assert fact.name in schemas[name]["properties"]
-        assert fact.name in schemas[name]["required"]
-    assert (fact.name in schemas["Lock"]["properties"]) == fact.listed
-    command = ls.ls if fact.listed else show_command
-    assert f"    {fact.name} " in (command.help or "")
+    for fact in TOLD:
+        value = getattr(WHOLE, fact.name)
+        if fact.place != KNOWN:
+            assert lock[fact.name] == (list(value) if fact.kind == NAMES else value)
+        assert (fact.name in listed) == fact.listed
+        assert not fact.listed or listed[fact.name] == lock[fact.name]
+        assert exported[fact.name] or fact.name == "fencing_token"
+        for name in ("LockWhole", "RemovalWhole"):
+            assert fact.name in schemas[name]["properties"]
+            assert fact.name in schemas[name]["required"]
+        assert (fact.name in schemas["Lock"]["properties"]) == fact.listed
+        command = ls.ls if fact.listed else show_command
+        assert f"    {fact.name} " in (command.help or "")
 
 
 def test_what_a_removal_says_besides_is_told_everywhere() -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from lockclient.threads import pool, scheduler
 from lockclient.threads.pool import WorkerPool
-from lockclient.threads.scheduler import NoThread, Scheduler
+from lockclient.threads.scheduler import Scheduler
 from tests.support.processes import wait_until
 
 
@@ -130,42 +128,3 @@ class TestThreads:
         wait_until(lambda: len(done) == 10)
         workers.close()
         wait_until(lambda: not workers.threads(), 3, "the end, long before it would be idle")
-
-
-def refusing(monkeypatch: pytest.MonkeyPatch, times: int) -> Callable[[], int]:
-    """Let the system refuse so many threads; return a function that tells how many are left."""
-    really, left = threading._start_new_thread, [times]  # type: ignore[attr-defined]
-
-    def start(function: Callable[..., object], *args: Any) -> Any:
-        if left[0]:
-            left[0] -= 1
-            raise RuntimeError("can't start new thread")
-        return really(function, *args)
-
-    monkeypatch.setattr(threading, "_start_new_thread", start)
-    monkeypatch.setattr(scheduler, "start_new_thread", start)
-    return lambda: left[0]
-
-
-class TestRefusedThreads:
-    def test_a_workers_tries_on(
-        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        """It is logged once, and no work is lost."""
-        scheduler.shared.start()
-        left = refusing(monkeypatch, 3)
-        workers, done = WorkerPool("test", 2), list[int]()
-        workers.submit(lambda: done.append(1))
-        wait_until(lambda: done)
-        assert left() == 0
-        assert caplog.text.count("The system refuses to start a thread") == 1
-
-    def test_the_clock_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Who needs it is told; a job is kept, and runs as soon as it can be started."""
-        jobs, ran = Scheduler(), list[int]()
-        refusing(monkeypatch, 2)
-        with pytest.raises(NoThread, match="can't start new thread"):
-            jobs.start()
-        jobs.after(0, lambda: ran.append(1))
-        jobs.after(0, lambda: ran.append(2))
-        wait_until(lambda: ran == [1, 2])
