@@ -13,9 +13,9 @@ import pytest
 from lockclient import ClusterMutex, LockLost, Settings, open_store
 from lockclient.model.clocks import Runtime
 from lockclient.model.removal import Removal
-from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.outcomes import Done, NotHolder
 from lockclient.stores.requests import Push, Remove
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.locks import at_once, read, take
 from tests.support.processes import Figure, wait_until
 from tests.support.records import taker
@@ -37,7 +37,7 @@ def _eager_unlocker(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iter
     unlocker.stop()
 
 
-def _race(store: EtcdStore, name: str, chance: random.Random) -> str:
+def _race(store: ServiceStore, name: str, chance: random.Random) -> str:
     """Push at the edge once; return who won."""
     mutex = ClusterMutex(
         name, expected_runtime=0.1, auto_unlock_after=AUTO_UNLOCK, store=store, timeout=60
@@ -71,7 +71,9 @@ def _race(store: EtcdStore, name: str, chance: random.Random) -> str:
 @pytest.mark.promise(number=2)
 @pytest.mark.usefixtures("_eager_unlocker")
 @pytest.mark.parametrize("rounds", [10, *soaking(40)])
-def test_either_the_push_wins_or_the_removal(rounds: int, store: EtcdStore, figure: Figure) -> None:
+def test_either_the_push_wins_or_the_removal(
+    rounds: int, store: ServiceStore, figure: Figure
+) -> None:
     """Pushed: the lock stays. `LockLost`: the lock goes. Never both, never neither."""
     won: Counter[str] = Counter()
     errors: list[BaseException] = []
@@ -100,7 +102,7 @@ def test_either_the_push_wins_or_the_removal(rounds: int, store: EtcdStore, figu
 @pytest.mark.promise(number=2)
 @pytest.mark.parametrize("rounds", [60, *soaking(300)])
 def test_the_two_transactions_never_both_win(
-    rounds: int, settings: Settings, store: EtcdStore, figure: Figure
+    rounds: int, settings: Settings, store: ServiceStore, figure: Figure
 ) -> None:
     """The same without the holder's own caution: push and removal sent at the same moment."""
     won: Counter[str] = Counter()

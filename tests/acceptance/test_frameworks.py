@@ -19,7 +19,7 @@ import pytest
 from lockclient import ClusterMutex, Settings
 from lockclient.cli.setup.ports import free_port
 from lockclient.cli.setup.processes import end, spawn
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support import documents
 from tests.support.processes import wait_until
 from tests.support.valkey_servers import running
@@ -110,7 +110,7 @@ def test_fastapi_s_tests(python_of_fastapi: Path, settings: Settings, tmp_path: 
 
 @pytest.mark.soak
 def test_uvicorn_workers(
-    python: Path, settings: Settings, store: EtcdStore, tmp_path: Path
+    python: Path, settings: Settings, store: ServiceStore, tmp_path: Path
 ) -> None:
     """Of two workers one leads; the one that is ended lets the other lead."""
     (tmp_path / "api.py").write_text(API)
@@ -118,7 +118,7 @@ def test_uvicorn_workers(
     _leads_one_after_another(server, ClusterMutex("shop-worker", store=store), settings, tmp_path)
 
 
-def test_gunicorn_workers(settings: Settings, store: EtcdStore, tmp_path: Path) -> None:
+def test_gunicorn_workers(settings: Settings, store: ServiceStore, tmp_path: Path) -> None:
     (tmp_path / "gunicorn.conf.py").write_text(GUNICORN)
     (tmp_path / "app.py").write_text("def app(environ, start):\n    raise NotImplementedError\n")
     server = [str(OWN), "-m", "gunicorn", "app:app", "--workers", "2", "--preload"]
@@ -152,7 +152,7 @@ def test_a_pool_of_processes(settings: Settings, tmp_path: Path) -> None:
     assert run(OWN, tmp_path, settings, POOL) == "4 acquisitions\n"
 
 
-def test_a_pod_that_is_ended(settings: Settings, store: EtcdStore, tmp_path: Path) -> None:
+def test_a_pod_that_is_ended(settings: Settings, store: ServiceStore, tmp_path: Path) -> None:
     """It is known by its names, and SIGTERM leaves no lock."""
     (tmp_path / "program.py").write_text(POD)
     mutex = ClusterMutex("reindex", store=store)
@@ -273,7 +273,7 @@ except ClusterMutexError as error:
 
 
 @pytest.mark.soak
-def test_airflow(settings: Settings, store: EtcdStore, tmp_path: Path) -> None:
+def test_airflow(settings: Settings, store: ServiceStore, tmp_path: Path) -> None:
     """A task runs, is skipped where the lock is held, and releases it as SIGTERM ends it."""
     airflow = _install(tmp_path, "apache-airflow>=3,<4").with_name("airflow")
     (tmp_path / "dags").mkdir()

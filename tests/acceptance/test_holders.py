@@ -7,14 +7,14 @@ import threading
 import time
 
 from lockclient import ClusterMutex, Settings
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.locks import HolderProcess, held, removal_of
 from tests.support.processes import Figure, wait_until
 from tests.support.unlocker_process import REMOVED, unlocker, when_ready
 from tests.support.unlocker_process import figure as metric
 
 
-def test_a_waiter_wakes_at_once(store: EtcdStore, figure: Figure) -> None:
+def test_a_waiter_wakes_at_once(store: ServiceStore, figure: Figure) -> None:
     """From the call of `release()` to the next holder: by watch, which takes milliseconds."""
     took: list[float] = []
     for _ in range(30):
@@ -41,7 +41,7 @@ def test_a_waiter_wakes_at_once(store: EtcdStore, figure: Figure) -> None:
     assert statistics.median(took) < 100
 
 
-def test_kill_9_of_a_holder(settings: Settings, store: EtcdStore, figure: Figure) -> None:
+def test_kill_9_of_a_holder(settings: Settings, store: ServiceStore, figure: Figure) -> None:
     """The alert's metric, then the removal, then the next waiter: each at its time."""
     times: dict[str, float] = {}
     with when_ready(unlocker(settings)) as service:

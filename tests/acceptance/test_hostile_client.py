@@ -23,12 +23,11 @@ from uuid import uuid4
 
 import pytest
 
-from lockclient import Settings
+from lockclient import Settings, open_store
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Runtime
-from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.protocol import WatchEvent, WatchTarget
-from tests.support.etcd_store import etcd_store
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.locks import take
 from tests.support.processes import Figure, Service, start_service, wait_until
 from tests.support.records import taker
@@ -91,7 +90,7 @@ class Probes:
 class Honest:
     """Takes locks and falls silent, as if it had died, and sees when each of them goes."""
 
-    def __init__(self, store: EtcdStore) -> None:
+    def __init__(self, store: ServiceStore) -> None:
         self.due: dict[str, float] = {}
         self.gone: dict[str, float] = {}
         self._store = store
@@ -147,7 +146,7 @@ def test_whatever_a_client_writes_the_services_do_their_work(
     seconds: float, roomy_etcd: Etcd, figure: Figure
 ) -> None:
     settings = Settings(endpoints=(roomy_etcd.endpoint,))
-    store = etcd_store(settings)
+    store = open_store(settings)
     honest = Honest(store)
     with (
         when_ready(unlocker(settings, "--max-removals", "off")) as service,

@@ -13,7 +13,7 @@ import pytest
 
 from lockclient import ClusterMutex, Settings
 from lockclient.model.clocks import Deadline
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.locks import has
 from tests.support.processes import Figure, tell, wait_until
 from tests.support.soak import soaking
@@ -59,7 +59,7 @@ def workers(settings: Settings, tmp_path: Path) -> Iterator[Workers]:
         worker.communicate()
 
 
-def _in_line(store: EtcdStore) -> list[int]:
+def _in_line(store: ServiceStore) -> list[int]:
     line = store.wait_queue(NAME, 1000, Deadline.after(30))
     return [int(ticket.reason or -1) for ticket in line.first]
 
@@ -71,7 +71,7 @@ def _in_line(store: EtcdStore) -> list[int]:
 def test_waiters_in_several_processes_keep_their_order(
     waiters: int,
     processes: int,
-    store: EtcdStore,
+    store: ServiceStore,
     workers: Workers,
     figure: Figure,
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from lockclient import ClusterMutex, Settings
 from lockclient.cli.setup.processes import end
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.acceptance.shells import environment, remove
 from tests.support.documents import codes
 from tests.support.locks import has
@@ -59,7 +59,7 @@ def _done(program: str, settings: Settings) -> str:
     return done.stdout + done.stderr
 
 
-def test_try(settings: Settings, store: EtcdStore) -> None:
+def test_try(settings: Settings, store: ServiceStore) -> None:
     assert _done(TRY, settings) == "item 1\nitem 2\nitem 3\n"
     with ClusterMutex("nightly-report", store=store, reason="by hand"):
         said = _done(TRY, settings)
@@ -67,7 +67,7 @@ def test_try(settings: Settings, store: EtcdStore) -> None:
     assert "by hand" in said
 
 
-def test_a_job_runs_or_is_skipped(settings: Settings, store: EtcdStore) -> None:
+def test_a_job_runs_or_is_skipped(settings: Settings, store: ServiceStore) -> None:
     ran = "Running report with the lock 'nightly-report'.\n"
     assert _done(JOB, settings) == f"item 1\nitem 2\nitem 3\n{ran}"
     with ClusterMutex("nightly-report", store=store, reason="by hand") as held:
@@ -77,7 +77,7 @@ def test_a_job_runs_or_is_skipped(settings: Settings, store: EtcdStore) -> None:
     assert "item" not in said
 
 
-def test_several_are_taken_in_one_order(settings: Settings, store: EtcdStore) -> None:
+def test_several_are_taken_in_one_order(settings: Settings, store: ServiceStore) -> None:
     """Who waits for the second has the first; and a wait that is over leaves none."""
     said = "moving 5 from bob to ann\n"
     assert _done(SEVERAL, settings) == said
@@ -89,7 +89,7 @@ def test_several_are_taken_in_one_order(settings: Settings, store: EtcdStore) ->
     assert _done(SEVERAL, settings) == said
 
 
-def test_released_elsewhere(settings: Settings, store: EtcdStore) -> None:
+def test_released_elsewhere(settings: Settings, store: ServiceStore) -> None:
     assert sorted(_done(ELSEWHERE, settings).split("\n")) == ["", "item 1", "item 2", "item 3"]
     assert has(store, "import") is None
 
@@ -124,7 +124,7 @@ def _serving(
     ids=["as-long-as-it-lives", "with", "async-with"],
 )
 def test_sigterm_gives_it_back(
-    name: str, program: str, settings: Settings, store: EtcdStore, tmp_path: Path
+    name: str, program: str, settings: Settings, store: ServiceStore, tmp_path: Path
 ) -> None:
     with _serving(program, settings, tmp_path) as (process, said):
         assert has(store, name) is not None
@@ -135,7 +135,7 @@ def test_sigterm_gives_it_back(
 
 
 def test_a_leader_that_was_replaced_ends(
-    settings: Settings, store: EtcdStore, tmp_path: Path
+    settings: Settings, store: ServiceStore, tmp_path: Path
 ) -> None:
     with _serving(AS_LONG_AS_IT_LIVES, settings, tmp_path) as (process, said):
         remove(store, "leader")

@@ -10,7 +10,7 @@ from pathlib import Path
 from lockclient import Settings
 from lockclient.cli.setup.processes import end
 from lockclient.model.clocks import Deadline
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.documents import codes, text
 from tests.support.processes import wait_until
 from tests.support.terminal import environment
@@ -33,7 +33,7 @@ def test_the_readme_is_short_and_has_the_first_program() -> None:
     assert PROGRAMS[0] in README
 
 
-def test_the_first_programs(settings: Settings, store: EtcdStore, tmp_path: Path) -> None:
+def test_the_first_programs(settings: Settings, store: ServiceStore, tmp_path: Path) -> None:
     """One has the lock, the other waits for it, and has it after that.
 
     They sleep a fifth of what they say, but are otherwise as they stand.
@@ -69,7 +69,7 @@ def test_the_first_programs(settings: Settings, store: EtcdStore, tmp_path: Path
         assert said("report_async.py").startswith("I have the lock, with uuid ")
 
 
-def test_the_held_lock(settings: Settings, store: EtcdStore, tmp_path: Path) -> None:
+def test_the_held_lock(settings: Settings, store: ServiceStore, tmp_path: Path) -> None:
     """The third one, of which the text tells what its block does."""
     subprocess.run(
         [sys.executable, "-c", PROGRAMS[2]], cwd=tmp_path, env=environment(settings), check=True

@@ -14,10 +14,10 @@ import pytest
 from lockclient import ClusterMutex, LockLost, Settings, StoreError
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.overview.table import Table
-from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.rpc_methods import AUTHENTICATE, TXN, make_call
 from lockclient.stores.protocol import STORE_TIMEOUT_S
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.certificates import jwt_keys
 from tests.support.etcd_binary import Etcdctl, etcdctl_of, served
 from tests.support.locks import queue_up, remove
@@ -27,7 +27,7 @@ ROOT = "/auth"
 TTL = 2
 """Seconds that a token lasts."""
 
-Opener = Callable[..., EtcdStore]
+Opener = Callable[..., ServiceStore]
 
 
 class Guarded:

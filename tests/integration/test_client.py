@@ -11,11 +11,10 @@ from typing import Any
 import etcd3
 import pytest
 
-from lockclient import ClusterMutex, Settings, StoreError, default_store
+from lockclient import ClusterMutex, Settings, StoreError, default_store, open_store
 from lockclient.cli.setup.etcd_server import Etcd
 from tests.integration.test_auth import ROOT, Guarded, start
 from tests.support.certificates import Authority, TlsEtcd
-from tests.support.etcd_store import etcd_store
 from tests.support.locks import queue_up
 
 
@@ -126,7 +125,7 @@ def test_what_is_no_client_is_told_at_once(arguments: dict[str, Any], message: s
 def test_a_forked_child_is_told_to_make_its_own(etcd: Etcd, root: str) -> None:
     """The parent's channel may hang in it."""
     with etcd3.client(port=etcd.port) as client:
-        store = etcd_store(Settings(root=root), client)
+        store = open_store(Settings(root=root), client)
         mutex = ClusterMutex("x", store=store)
         assert mutex.holder() is None
         read, write = os.pipe()

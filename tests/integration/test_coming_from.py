@@ -9,7 +9,7 @@ import pytest
 
 from lockclient import default_store
 from lockclient.model.clocks import Deadline
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.documents import blocks
 
 PROGRAMS = blocks("coming-from.md", "python")
@@ -17,7 +17,9 @@ SECTIONS = dict.fromkeys(program.section for program in PROGRAMS)
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_before_and_after(section: str, store: EtcdStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_before_and_after(
+    section: str, store: ServiceStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before, after = (program.code for program in PROGRAMS if program.section == section)
     compile(before, section, "exec")
     monkeypatch.setattr(default_store, "_default_store", store)

@@ -14,7 +14,7 @@ import pytest
 from lockclient import Settings
 from lockclient.cli.setup.ports import free_port
 from lockclient.model.clocks import Runtime
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.locks import take
 from tests.support.processes import Service, needed, start_service, wait_until
 from tests.support.records import taker
@@ -90,7 +90,7 @@ def force_unlock(port: int, name: str, uuid: str, claims: list[str]) -> tuple[in
 
 @pytest.mark.parametrize("hops", [1, 2])
 def test_who_it_was_is_whom_nginx_saw(
-    settings: Settings, store: EtcdStore, tmp_path: Path, hops: int
+    settings: Settings, store: ServiceStore, tmp_path: Path, hops: int
 ) -> None:
     """Whatever stands to the left of what our own proxies have added, in one header or two."""
     options = ("--no-auth", "--allow-force-unlock", "--force-unlock-limit", "1000")

@@ -17,7 +17,7 @@ from lockclient import ClusterMutex
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.errors import LockLost
 from lockclient.settings import Settings
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.locks import queue_up
 from tests.support.pages import request
 from tests.support.processes import Service, wait_until
@@ -45,7 +45,7 @@ def unlock(service: Service, name: str, uuid: str | None, **headers: str) -> tup
 
 
 def test_it_takes_the_lock_from_the_one_that_was_seen_and_from_no_other(
-    dash: Service, store: EtcdStore
+    dash: Service, store: ServiceStore
 ) -> None:
     """The next in line gets it; pressing again, as a second viewer would, takes it from nobody."""
     first, second = (ClusterMutex("a", store=store) for _ in range(2))
@@ -88,7 +88,7 @@ def test_it_takes_the_lock_from_the_one_that_was_seen_and_from_no_other(
     assert "secret" not in log
 
 
-def test_two_who_press_at_once_remove_it_once(dash: Service, store: EtcdStore) -> None:
+def test_two_who_press_at_once_remove_it_once(dash: Service, store: ServiceStore) -> None:
     for turn in range(5):
         mutex = ClusterMutex(f"a{turn}", store=store)
         mutex.acquire()
@@ -104,7 +104,7 @@ def test_two_who_press_at_once_remove_it_once(dash: Service, store: EtcdStore) -
             mutex.release()
 
 
-def test_an_alive_lock_is_unlocked_all_the_same(dash: Service, store: EtcdStore) -> None:
+def test_an_alive_lock_is_unlocked_all_the_same(dash: Service, store: ServiceStore) -> None:
     """It goes by the uuid alone: a push that comes in between changes nothing about who it is."""
     mutex = ClusterMutex("a", store=store)
     mutex.acquire()
@@ -115,7 +115,7 @@ def test_an_alive_lock_is_unlocked_all_the_same(dash: Service, store: EtcdStore)
 
 
 def test_with_etcd_away_the_last_known_state_is_shown_and_nothing_is_unlocked(
-    own_etcd: Etcd, own_store: EtcdStore
+    own_etcd: Etcd, own_store: ServiceStore
 ) -> None:
     """When it is back, the dashboard goes on."""
     settings = Settings(endpoints=(own_etcd.endpoint,))

@@ -18,7 +18,7 @@ from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, Settings
 from lockclient.cli.operate.doctor_checks import deadlocked
 from lockclient.cli.store_access import read_table
 from lockclient.overview.waiters import WaitQueues
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.etcd_binary import Etcdctl, put_at_once
 from tests.support.locks import held, queue_up, remove, soon
 from tests.support.pages import request
@@ -52,14 +52,14 @@ def holding(settings: Settings, first: str, second: str) -> Iterator[subprocess.
             process.kill()
 
 
-def stuck(store: EtcdStore) -> list[tuple[str, ...]]:
+def stuck(store: ServiceStore) -> list[tuple[str, ...]]:
     lines = WaitQueues(read_table(store), store)
     lines.look(10)
     return [deadlock.names for deadlock in lines.deadlocks()]
 
 
 def test_two_processes_that_wait_for_each_other_are_found_and_freed(
-    settings: Settings, store: EtcdStore
+    settings: Settings, store: ServiceStore
 ) -> None:
     with ExitStack() as stack:
         ann = stack.enter_context(holding(settings, "x", "y"))
@@ -92,7 +92,7 @@ def test_two_processes_that_wait_for_each_other_are_found_and_freed(
             wait_until(lambda: told() == [], what="the dashboard to see that it is over")
 
 
-def test_tasks_and_threads_of_one_process_that_wait_are_no_deadlock(store: EtcdStore) -> None:
+def test_tasks_and_threads_of_one_process_that_wait_are_no_deadlock(store: ServiceStore) -> None:
     """One holds x, another one of the same process waits for x: nothing is more ordinary."""
 
     async def tasks() -> list[tuple[str, ...]]:
@@ -114,7 +114,7 @@ def test_tasks_and_threads_of_one_process_that_wait_are_no_deadlock(store: EtcdS
     again.release()
 
 
-def test_a_thread_that_waits_for_its_own_lock_is_one(store: EtcdStore) -> None:
+def test_a_thread_that_waits_for_its_own_lock_is_one(store: ServiceStore) -> None:
     found: list[list[tuple[str, ...]]] = []
 
     def again() -> None:
@@ -133,7 +133,7 @@ def test_a_thread_that_waits_for_its_own_lock_is_one(store: EtcdStore) -> None:
 
 
 def test_it_is_found_behind_any_number_of_other_waiters(
-    settings: Settings, store: EtcdStore, etcdctl: Etcdctl, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, store: ServiceStore, etcdctl: Etcdctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only who holds a lock that is waited for matters. What is beyond a bound is said."""
     value = '{"hostname": "h", "actor": "a"}'
@@ -160,7 +160,7 @@ def test_it_is_found_behind_any_number_of_other_waiters(
         assert "a deadlock among them is not seen" in found.text
 
 
-def test_a_thread_that_waits_for_what_it_took_in_another_job_is_none(store: EtcdStore) -> None:
+def test_a_thread_that_waits_for_what_it_took_in_another_job_is_none(store: ServiceStore) -> None:
     """A pool has one thread for both: the second job waits until a third one releases the lock."""
     mutex = ClusterMutex("z", store=store)
     with ThreadPoolExecutor(1) as pool:
@@ -177,5 +177,5 @@ def test_a_thread_that_waits_for_what_it_took_in_another_job_is_none(store: Etcd
         got.release()
 
 
-def in_line(store: EtcdStore) -> bool:
+def in_line(store: ServiceStore) -> bool:
     return bool(store.tickets(1, soon()).found)

@@ -19,10 +19,9 @@ from typing import Literal
 
 import pytest
 
-from lockclient import ClusterMutex, Settings
+from lockclient import ClusterMutex, Settings, open_store
 from lockclient.cli.setup.etcd_server import Etcd
 from tests.support.etcd_binary import frozen
-from tests.support.etcd_store import etcd_store
 from tests.support.processes import Figure
 from tests.support.soak import soaking
 
@@ -234,7 +233,7 @@ def test_what_is_released_at_the_very_end_is_free(script: str, server: Etcd, roo
     """It is named before, as all that is still held, for nobody knows whether it will be."""
     settings = Settings(endpoints=(server.endpoint,), root=root)
     program = Program(State(f"{script}turn()"), settings)
-    with contextlib.closing(etcd_store(settings)) as store, contextlib.ExitStack() as stack:
+    with contextlib.closing(open_store(settings)) as store, contextlib.ExitStack() as stack:
         stack.callback(program.kill)
         program.ready()
         name = f"lock-{program.pid}"
@@ -269,7 +268,7 @@ def test_what_is_to_be_released_at_the_end_is(script: str, server: Etcd, root: s
     """Without a word, and in the children of `multiprocessing`, which end in another way, too."""
     settings = Settings(endpoints=(server.endpoint,), root=root)
     program = Program(State(script), settings)
-    with contextlib.closing(etcd_store(settings)) as store, contextlib.ExitStack() as stack:
+    with contextlib.closing(open_store(settings)) as store, contextlib.ExitStack() as stack:
         stack.callback(program.kill)
         program.ready()
         _, said = program.end()

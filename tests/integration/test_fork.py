@@ -14,7 +14,7 @@ import pytest
 
 from lockclient import Settings
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.locks import read
 from tests.support.processes import Figure, run_to_end
 
@@ -206,7 +206,7 @@ def test_an_interrupt_arrives_after_the_fork(own_etcd: Etcd) -> None:
     assert done.stdout == "done\n", done.stderr
 
 
-def test_what_is_pending_gets_a_moment_at_the_end(settings: Settings, store: EtcdStore) -> None:
+def test_what_is_pending_gets_a_moment_at_the_end(settings: Settings, store: ServiceStore) -> None:
     """Ctrl-C in the middle of a wait, and the program ends: its ticket is gone with it."""
     script = """
 import signal

@@ -9,7 +9,7 @@ import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings
 from lockclient.acquisition.holding import own
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.etcd_binary import Etcdctl, put_at_once
 from tests.support.locks import HolderProcess, has, held
 from tests.support.processes import Figure, run_to_end, wait_until
@@ -23,7 +23,7 @@ def worker(settings: Settings) -> Iterator[HolderProcess]:
 
 
 def test_a_killed_worker_s_lock_is_taken_over_at_once(
-    store: EtcdStore, worker: HolderProcess
+    store: ServiceStore, worker: HolderProcess
 ) -> None:
     """Without waiting for anyone, with a higher token, and nothing of the dead one's is left."""
     before = held(store, "x")
@@ -41,7 +41,7 @@ def test_a_killed_worker_s_lock_is_taken_over_at_once(
     assert heir.holder() is None
 
 
-def test_also_past_those_who_wait(store: EtcdStore, worker: HolderProcess) -> None:
+def test_also_past_those_who_wait(store: ServiceStore, worker: HolderProcess) -> None:
     """They wait for the lock to be free, and it never was; and also when the process has a place in
     line for something else."""
     waiter = ClusterMutex("x", store=store)
@@ -56,7 +56,7 @@ def test_also_past_those_who_wait(store: EtcdStore, worker: HolderProcess) -> No
     waiter.release()
 
 
-def test_never_from_a_process_that_runs(store: EtcdStore, worker: HolderProcess) -> None:
+def test_never_from_a_process_that_runs(store: ServiceStore, worker: HolderProcess) -> None:
     """Two workers were given one identity by mistake: the second one waits."""
     twin = ClusterMutex("x", identity="worker-7", store=store)
     assert not twin.acquire(blocking=False)
@@ -106,11 +106,11 @@ def test_after_exec_it_has_its_lock_back_and_its_threads_steal_none(
 
 
 def test_an_identity_that_was_left_behind_proves_nothing(
-    store: EtcdStore, etcdctl: Etcdctl, worker: HolderProcess
+    store: ServiceStore, root: str, etcdctl: Etcdctl, worker: HolderProcess
 ) -> None:
     """Somebody deleted `uuid` alone: the `about` that stays is not that of the next holder."""
     worker.kill()
-    prefix = f"{store.location.root}/locks/x/"
+    prefix = f"{root}/locks/x/"
     etcdctl("del", f"{prefix}uuid")
     put_at_once(etcdctl, prefix, {"uuid": "other", "hostname": "h", "alert_at": "5000000000"})
     heir = ClusterMutex("x", identity="worker-7", store=store)
@@ -120,7 +120,7 @@ def test_an_identity_that_was_left_behind_proves_nothing(
 
 
 def test_a_holder_elsewhere_that_lives_on_is_told(
-    store: EtcdStore, monkeypatch: pytest.MonkeyPatch
+    store: ServiceStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On another machine nobody can prove anything: that is what the documentation warns of."""
     elsewhere = ClusterMutex("x", identity="worker-7", store=store)

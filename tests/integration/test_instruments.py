@@ -18,6 +18,7 @@ from lockclient import (
     StoreUnavailable,
     default_store,
     instruments,
+    open_store,
 )
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.instruments import (
@@ -35,10 +36,9 @@ from lockclient.instruments import (
     StoreUnreachable,
     Waiting,
 )
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.service_protocol import ServiceStore
 from lockclient.threads import log_queue
 from tests.support.etcd_binary import frozen
-from tests.support.etcd_store import etcd_store
 from tests.support.locks import lose
 from tests.support.processes import wait_until
 
@@ -73,7 +73,7 @@ def recorder() -> Recorder:
     return told
 
 
-def test_a_cycle(recorder: Recorder, store: EtcdStore) -> None:
+def test_a_cycle(recorder: Recorder, store: ServiceStore) -> None:
     with ClusterMutex("x", store=store) as held:
         held.alive(force=True)
     asked, acquired, pushed, released = recorder.of("x")
@@ -91,7 +91,7 @@ def test_a_cycle(recorder: Recorder, store: EtcdStore) -> None:
     assert requests[-1] == ("unlock", "done")
 
 
-def test_a_cycle_in_asyncio(recorder: Recorder, store: EtcdStore) -> None:
+def test_a_cycle_in_asyncio(recorder: Recorder, store: ServiceStore) -> None:
     async def main() -> None:
         async with AsyncClusterMutex("x", store=store) as held:
             await held.alive(force=True)
@@ -100,7 +100,7 @@ def test_a_cycle_in_asyncio(recorder: Recorder, store: EtcdStore) -> None:
     assert recorder.kinds("x") == [Asked, Acquired, Pushed, Released]
 
 
-def test_who_waits_is_told_behind_whom(recorder: Recorder, store: EtcdStore) -> None:
+def test_who_waits_is_told_behind_whom(recorder: Recorder, store: ServiceStore) -> None:
     first = ClusterMutex("x", store=store, owner="team-a").acquire()
     assert first is not None
     waiter = threading.Thread(target=lambda: ClusterMutex("x", store=store).acquire().release())  # type: ignore[union-attr]
@@ -116,7 +116,7 @@ def test_who_waits_is_told_behind_whom(recorder: Recorder, store: EtcdStore) -> 
     assert [type(event) for event in second] == [Asked, Waiting, Acquired, Released]
 
 
-def test_what_is_not_had(recorder: Recorder, store: EtcdStore) -> None:
+def test_what_is_not_had(recorder: Recorder, store: ServiceStore) -> None:
     held = ClusterMutex("x", store=store).acquire()
     assert ClusterMutex("x", store=store).acquire(blocking=False) is None
     with pytest.raises(LockTimeout), ClusterMutex("x", store=store, timeout=0.1):
@@ -128,7 +128,7 @@ def test_what_is_not_had(recorder: Recorder, store: EtcdStore) -> None:
     held.release()
 
 
-def test_a_cancelled_wait(recorder: Recorder, store: EtcdStore) -> None:
+def test_a_cancelled_wait(recorder: Recorder, store: ServiceStore) -> None:
     async def main() -> None:
         async with AsyncClusterMutex("x", store=store):
             other = asyncio.create_task(AsyncClusterMutex("x", store=store).acquire())
@@ -145,7 +145,7 @@ def test_a_cancelled_wait(recorder: Recorder, store: EtcdStore) -> None:
     assert given_up.cancelled
 
 
-def test_a_loss_is_told_once_and_is_the_end(recorder: Recorder, store: EtcdStore) -> None:
+def test_a_loss_is_told_once_and_is_the_end(recorder: Recorder, store: ServiceStore) -> None:
     lose(store, ClusterMutex("x", store=store))
     wait_until(lambda: Lost in recorder.kinds("x"), what="the loss")
     assert recorder.kinds("x") == [Asked, Acquired, Lost]
@@ -157,7 +157,7 @@ def test_a_loss_is_told_once_and_is_the_end(recorder: Recorder, store: EtcdStore
 def test_a_store_that_is_away(recorder: Recorder, own_etcd: Etcd, root: str) -> None:
     from lockclient import Settings
 
-    store = etcd_store(Settings(endpoints=(own_etcd.endpoint,), root=root))
+    store = open_store(Settings(endpoints=(own_etcd.endpoint,), root=root))
     held = ClusterMutex("x", store=store).acquire()
     assert held is not None
     with frozen(own_etcd):
@@ -177,7 +177,7 @@ def test_a_store_that_is_away(recorder: Recorder, own_etcd: Etcd, root: str) -> 
 
 
 def test_one_that_raises_is_logged_once_and_harms_nobody(
-    store: EtcdStore, caplog: pytest.LogCaptureFixture
+    store: ServiceStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     told = Recorder()
 
@@ -192,7 +192,7 @@ def test_one_that_raises_is_logged_once_and_harms_nobody(
 
 
 def test_one_that_hangs_holds_up_nobody_and_what_it_misses_is_counted(
-    store: EtcdStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    store: ServiceStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(log_queue, "MAX_QUEUED", 10)
     told, let_go, begun = Recorder(), threading.Event(), threading.Event()
@@ -216,7 +216,7 @@ def test_one_that_hangs_holds_up_nobody_and_what_it_misses_is_counted(
 
 
 class TestAbout:
-    def test_it_is_asked_in_the_context_that_all_events_have(self, store: EtcdStore) -> None:
+    def test_it_is_asked_in_the_context_that_all_events_have(self, store: ServiceStore) -> None:
         request: ContextVar[str] = ContextVar("request")
         kept: ContextVar[str] = ContextVar("kept")
         seen: list[tuple[str, str]] = []
@@ -244,7 +244,7 @@ class TestAbout:
         "answer", [1, {"a": 1}, {"a b": "x"}, {"a": "x" * 1100}, {f"n{n}": "" for n in range(17)}]
     )
     def test_what_is_no_answer_is_left_out_and_logged(
-        self, answer: Any, store: EtcdStore, caplog: pytest.LogCaptureFixture
+        self, answer: Any, store: ServiceStore, caplog: pytest.LogCaptureFixture
     ) -> None:
         ClusterMutex.setup(about=lambda: answer)
         with ClusterMutex("x", store=store) as held:
@@ -252,7 +252,7 @@ class TestAbout:
         assert "failed" in caplog.text
 
     def test_it_may_fail_and_say_nothing(
-        self, store: EtcdStore, caplog: pytest.LogCaptureFixture
+        self, store: ServiceStore, caplog: pytest.LogCaptureFixture
     ) -> None:
         ClusterMutex.setup(about=lambda: None)
         with ClusterMutex("x", store=store) as held:
@@ -265,7 +265,7 @@ class TestAbout:
 
 
 class TestWhoItIs:
-    def test_owner_and_labels_of_one_and_of_all(self, store: EtcdStore) -> None:
+    def test_owner_and_labels_of_one_and_of_all(self, store: ServiceStore) -> None:
         ClusterMutex.setup(owner="team-a", labels={"env": "prod", "zone": "a"})
         with ClusterMutex("x", store=store, owner="team-b", labels={"zone": "b"}) as held:
             holder = held.holder()
@@ -302,7 +302,7 @@ class TestWhoItIs:
         with pytest.raises(ValueError, match=next(iter(how))):
             ClusterMutex.setup(**how)
 
-    def test_to_say_it_leaves_the_store_as_it_is(self, store: EtcdStore) -> None:
+    def test_to_say_it_leaves_the_store_as_it_is(self, store: ServiceStore) -> None:
         default_store._default_store = store
         try:
             ClusterMutex.setup(owner="team-a", instruments=[])

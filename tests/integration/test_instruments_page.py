@@ -10,7 +10,7 @@ import pytest
 
 from lockclient import ClusterMutex, Settings
 from lockclient.cli.setup.processes import end
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.acceptance.shells import environment, remove
 from tests.support.documents import codes
 from tests.support.processes import run_to_end, wait_until
@@ -38,7 +38,7 @@ def test_it_runs(block: str, settings: Settings) -> None:
 
 
 def test_one_leads_and_the_next_follows(
-    settings: Settings, store: EtcdStore, tmp_path: Path
+    settings: Settings, store: ServiceStore, tmp_path: Path
 ) -> None:
     program = tmp_path / "leader.py"
     program.write_text(codes("frameworks.md", "python")[0])

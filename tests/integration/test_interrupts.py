@@ -10,9 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from lockclient import ClusterMutex, Settings
-from lockclient.stores.etcd.store import EtcdStore
-from tests.support.etcd_store import etcd_store
+from lockclient import ClusterMutex, Settings, open_store
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.processes import wait_until
 
 
@@ -33,7 +32,7 @@ def alarm() -> Iterator[None]:
 def test_other_threads_get_their_answers(settings: Settings) -> None:
     """gRPC's locks may stay taken after an interrupt: the other threads must never need them."""
     choose = random.Random(5)
-    store = etcd_store(settings)
+    store = open_store(settings)
     mutex = ClusterMutex("x", store=store, capture_backtrace=False)
     for _ in range(60):
         with contextlib.suppress(KeyboardInterrupt):
@@ -52,7 +51,7 @@ def test_other_threads_get_their_answers(settings: Settings) -> None:
 
 
 @pytest.mark.usefixtures("alarm")
-def test_a_holder_outlives_many_interrupts(store: EtcdStore) -> None:
+def test_a_holder_outlives_many_interrupts(store: ServiceStore) -> None:
     """Its pushes in the background and the watch for its loss go on."""
     choose = random.Random(6)
     held = ClusterMutex(

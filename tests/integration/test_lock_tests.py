@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.processes import needed
 
 needed("test.lock_tests")
@@ -31,7 +31,7 @@ SET_ASIDE = {
     ],
 )
 def test_cpython_says_it_is_a_lock(
-    case: str, store: EtcdStore, monkeypatch: pytest.MonkeyPatch
+    case: str, store: ServiceStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each test of `test.lock_tests.LockTests` holds for a distributed lock, too."""
     if case == "test_thread_leak":
@@ -61,7 +61,7 @@ def test_cpython_says_it_is_a_lock(
         tests.tearDown()
 
 
-def warm_up(store: EtcdStore) -> None:
+def warm_up(store: ServiceStore) -> None:
     """Make the background thread and the watch stream run."""
     with ClusterMutex("warm-up", store=store):
         assert not ClusterMutex("warm-up", store=store).acquire(timeout=1)

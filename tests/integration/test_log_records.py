@@ -17,7 +17,7 @@ from lockclient import (
     HeldLockFilter,
     held_lock_fields,
 )
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.service_protocol import ServiceStore
 from lockclient.threads.log_queue import get_logger
 from tests.support.locks import lose
 from tests.support.processes import wait_until
@@ -30,7 +30,7 @@ def fields(record: logging.LogRecord) -> tuple[object, ...]:
     return tuple(vars(record)[name] for name in ("lock", "uuid", "hostname"))
 
 
-def test_the_library_s_own(store: EtcdStore, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_library_s_own(store: ServiceStore, caplog: pytest.LogCaptureFixture) -> None:
     held = lose(store, ClusterMutex("x", store=store))
     wait_until(lambda: caplog.records, what="the loss in the log")
     assert {fields(record) for record in caplog.records} == {("x", held.uuid, HOST)}
@@ -39,7 +39,7 @@ def test_the_library_s_own(store: EtcdStore, caplog: pytest.LogCaptureFixture) -
 
 
 def test_the_program_s_own_inside_a_lock(
-    store: EtcdStore, caplog: pytest.LogCaptureFixture
+    store: ServiceStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = logging.getLogger("app")
     caplog.handler.addFilter(HeldLockFilter())
@@ -59,7 +59,7 @@ def test_the_program_s_own_inside_a_lock(
     ]
 
 
-def test_tasks_and_what_they_hand_on(store: EtcdStore) -> None:
+def test_tasks_and_what_they_hand_on(store: ServiceStore) -> None:
     async def main() -> None:
         async with AsyncClusterMutex("x", store=store) as held:
             named = held_lock_fields()
@@ -70,7 +70,7 @@ def test_tasks_and_what_they_hand_on(store: EtcdStore) -> None:
     asyncio.run(main())
 
 
-def test_structlog(store: EtcdStore) -> None:
+def test_structlog(store: ServiceStore) -> None:
     """As docs/instruments.md has it."""
 
     def name_lock(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:

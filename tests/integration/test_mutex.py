@@ -14,13 +14,13 @@ from lockclient import (
     InvalidLockName,
 )
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.etcd_binary import Etcdctl, served
 from tests.support.processes import wait_until
 
 
 @pytest.fixture
-def mutex(store: EtcdStore) -> Callable[..., ClusterMutex]:
+def mutex(store: ServiceStore) -> Callable[..., ClusterMutex]:
     return lambda name="x", **how: ClusterMutex(name, store=store, **how)
 
 
@@ -72,7 +72,7 @@ class TestConstruction:
 
 class TestCost:
     def test_a_cycle_without_contention_is_two_transactions(
-        self, own_etcd: Etcd, own_store: EtcdStore
+        self, own_etcd: Etcd, own_store: ServiceStore
     ) -> None:
         """No lease, no watch, no read: as etcd itself counts."""
         one = ClusterMutex("x", store=own_store)
@@ -85,7 +85,7 @@ class TestCost:
         assert served(own_etcd) - before == {"Txn": 20}
 
     def test_a_try_that_fails_is_one_transaction(
-        self, own_etcd: Etcd, own_store: EtcdStore, own_etcdctl: Etcdctl
+        self, own_etcd: Etcd, own_store: ServiceStore, own_etcdctl: Etcdctl
     ) -> None:
         """And leaves nothing, no ticket either."""
         with ClusterMutex("x", store=own_store):
@@ -96,7 +96,7 @@ class TestCost:
             assert own_etcdctl("get", "--prefix", "/clustermutex/queue/") == ""
 
     def test_alive_in_a_hot_loop_sends_next_to_nothing(
-        self, own_etcd: Etcd, own_store: EtcdStore
+        self, own_etcd: Etcd, own_store: ServiceStore
     ) -> None:
         """Within a second of the last push it only looks at a flag; `force` always pushes."""
         with ClusterMutex("x", store=own_store) as held:

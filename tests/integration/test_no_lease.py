@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.etcd_binary import Etcdctl
 from tests.support.processes import wait_until
 
@@ -21,7 +21,7 @@ def _kept(etcdctl: Etcdctl, prefix: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.promise(number=8)
-def test_no_key_of_a_lock_has_a_lease(store: EtcdStore, etcdctl: Etcdctl) -> None:
+def test_no_key_of_a_lock_has_a_lease(store: ServiceStore, root: str, etcdctl: Etcdctl) -> None:
     """Taken at once, with a ticket's lease at hand, after a wait, by the same identity; pushed."""
     first = ClusterMutex("waited-for", store=store, auto_unlock_after=None)
     first.acquire()
@@ -37,14 +37,13 @@ def test_no_key_of_a_lock_has_a_lease(store: EtcdStore, etcdctl: Etcdctl) -> Non
     pushed.acquire()
     pushed.alive(force=True)
 
-    root = store.location.root
     names = {"waited-for", "with-lease", "at-once", "pushed"}
     found = _kept(etcdctl, f"{root}/locks/")
     assert {kv["key"].split("/")[-2] for kv in found} == names
     assert [kv["key"] for kv in found if kv.get("lease")] == []
 
 
-def test_a_ticket_has_one(store: EtcdStore, etcdctl: Etcdctl) -> None:
+def test_a_ticket_has_one(store: ServiceStore, root: str, etcdctl: Etcdctl) -> None:
     """So the test above would see a lease."""
     holder = ClusterMutex("x", store=store)
     holder.acquire()
@@ -52,7 +51,7 @@ def test_a_ticket_has_one(store: EtcdStore, etcdctl: Etcdctl) -> None:
     thread = threading.Thread(target=waiter.acquire, daemon=True)
     thread.start()
     wait_until(lambda: waiter.waiters(), what="the ticket")
-    assert all(kv.get("lease") for kv in _kept(etcdctl, f"{store.location.root}/queue/"))
+    assert all(kv.get("lease") for kv in _kept(etcdctl, f"{root}/queue/"))
     holder.release()
     thread.join(60)
     waiter.release()

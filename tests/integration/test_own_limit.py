@@ -12,15 +12,15 @@ import pytest
 from lockclient import AsyncClusterMutex, ClusterMutex, LockTimeout, Settings, StoreUnavailable
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.cli.setup.ports import free_port
-from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.protocol import ONE_ANSWER_S
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.etcd_binary import frozen
 from tests.support.processes import wait_until
 
 AT_ONCE = ONE_ANSWER_S / 2
 """Seconds in which what needs no waiting is done on a busy machine; a quiet one takes 0.02."""
 
-Open = Callable[[Settings], EtcdStore]
+Open = Callable[[Settings], ServiceStore]
 
 
 class Driver:
@@ -29,7 +29,7 @@ class Driver:
     def __init__(self, kind: str) -> None:
         self._loop = asyncio.new_event_loop() if kind == "asyncio" else None
 
-    def acquire(self, store: EtcdStore, **limit: Any) -> Any:
+    def acquire(self, store: ServiceStore, **limit: Any) -> Any:
         """Acquire, and release what was had."""
         if self._loop is None:
             held = ClusterMutex("x", store=store).acquire(**limit)
@@ -38,7 +38,7 @@ class Driver:
             return held
         return self._loop.run_until_complete(self._in_task(store, **limit))
 
-    async def _in_task(self, store: EtcdStore, **limit: Any) -> Any:
+    async def _in_task(self, store: ServiceStore, **limit: Any) -> Any:
         held = await AsyncClusterMutex("x", store=store).acquire(**limit)
         if held is not None:
             await held.release()
@@ -60,7 +60,7 @@ def nowhere(host: str = "127.0.0.1") -> str:
     return f"{host}:{free_port()}"
 
 
-def late_by(driver: Driver, store: EtcdStore, limit_s: float) -> float:
+def late_by(driver: Driver, store: ServiceStore, limit_s: float) -> float:
     """Return by how many seconds a call that fails is later than its own limit."""
     limit = {"timeout": limit_s} if limit_s else {"blocking": False}
     began = time.monotonic()
@@ -83,7 +83,7 @@ class TestNobodyListens:
             assert late_by(driver, store, limit_s) < AT_ONCE
 
     def test_of_a_lock_that_was_waited_for(
-        self, driver: Driver, own_etcd: Etcd, own_store: EtcdStore
+        self, driver: Driver, own_etcd: Etcd, own_store: ServiceStore
     ) -> None:
         """etcd goes away while it is waited: no lock at the limit, and the clean-up goes on."""
         holder = ClusterMutex("x", store=own_store).acquire()
@@ -99,7 +99,7 @@ class TestNobodyListens:
         holder.release()
 
     def test_a_refusal_of_before_does_not_count(
-        self, driver: Driver, own_etcd: Etcd, own_store: EtcdStore
+        self, driver: Driver, own_etcd: Etcd, own_store: ServiceStore
     ) -> None:
         """gRPC remembers one for a second: after etcd is back, the first call succeeds."""
         for _ in range(3):
@@ -109,7 +109,7 @@ class TestNobodyListens:
             assert driver.acquire(own_store, blocking=False) is not None
 
     def test_of_a_refusal_that_others_have_caused(
-        self, driver: Driver, own_etcd: Etcd, own_store: EtcdStore
+        self, driver: Driver, own_etcd: Etcd, own_store: ServiceStore
     ) -> None:
         """The connection that a thread or another call has just failed by proves nothing."""
         own_etcd.stop()
@@ -137,7 +137,9 @@ class TestSilent:
         assert driver.acquire(store, blocking=False) is not None
 
 
-def test_what_a_line_of_waiters_costs_when_etcd_goes(own_etcd: Etcd, own_store: EtcdStore) -> None:
+def test_what_a_line_of_waiters_costs_when_etcd_goes(
+    own_etcd: Etcd, own_store: ServiceStore
+) -> None:
     """Those that wait with a limit of their own are told at theirs, one by one."""
 
     async def wait(timeout: float) -> float:

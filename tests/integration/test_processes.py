@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.integration.pool_program import TIMES, WORKERS
 from tests.support.locks import has, held, read, remove
 from tests.support.processes import Figure, Service, run_to_end, start_service, wait_until
@@ -81,7 +81,9 @@ def site(request: pytest.FixtureRequest, settings: Settings, tmp_path: Path) -> 
         yield Site(service)
 
 
-def test_a_server_that_forks(site: Site, store: EtcdStore, tmp_path: Path, figure: Figure) -> None:
+def test_a_server_that_forks(
+    site: Site, store: ServiceStore, tmp_path: Path, figure: Figure
+) -> None:
     """Its workers take locks though the master had some, one dies as it holds, and all end well."""
     assert site.get("/boot") == {"locked": False, "healthy": False}
     with ThreadPoolExecutor(6) as pool:
@@ -109,7 +111,7 @@ def test_a_server_that_forks(site: Site, store: EtcdStore, tmp_path: Path, figur
     assert ClusterMutex("count", store=store).waiters() == []
 
 
-def _kill_who_holds(site: Site, store: EtcdStore) -> None:
+def _kill_who_holds(site: Site, store: ServiceStore) -> None:
     """Kill a worker that holds the lock: it stays locked until it is removed, then work goes on."""
 
     def hold() -> None:

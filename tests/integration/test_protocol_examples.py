@@ -23,8 +23,8 @@ from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.fields import ABOUT
 from lockclient.model.holder import FACTS, REQUIRED, SUBKEYS
 from lockclient.stores.common.segments import encode
-from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.outcomes import ReadResult
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support import documents
 from tests.support.etcd_binary import path_with_etcdctl
 from tests.support.locks import has, read
@@ -125,7 +125,7 @@ def held(mutex: ClusterMutex) -> Iterator[None]:
         mutex.release()
 
 
-def seen(store: EtcdStore, uuid: str | None = None) -> ReadResult:
+def seen(store: ServiceStore, uuid: str | None = None) -> ReadResult:
     """Read the examples' lock, its line, and a removal."""
     return read(store, NAME, uuid)
 
@@ -163,7 +163,7 @@ def test_every_transaction_has_an_example() -> None:
     "sections", [("Push",), ("Unlock",), ("Take", "Take or queue", "Claim")], ids=" ".join
 )
 def test_an_example_at_the_wrong_time_changes_nothing(
-    sections: tuple[str, ...], shell: Shell, store: EtcdStore
+    sections: tuple[str, ...], shell: Shell, store: ServiceStore
 ) -> None:
     """Its comparisons, and not the order of the page, are what keeps it from doing harm."""
     *earlier, last = ("Examples", *sections)
@@ -175,7 +175,7 @@ def test_an_example_at_the_wrong_time_changes_nothing(
 
 
 def test_take_or_queue_takes_what_is_free_and_never_queues_behind_itself(
-    shell: Shell, store: EtcdStore
+    shell: Shell, store: ServiceStore
 ) -> None:
     """Sent again, as after an answer that was lost, it finds its own uuid."""
     for _ in range(2):
@@ -187,7 +187,7 @@ def test_take_or_queue_takes_what_is_free_and_never_queues_behind_itself(
 # ---------------------------------------------------------------- by hand and by us
 
 
-def test_a_lock_made_by_hand_is_respected(shell: Shell, store: EtcdStore) -> None:
+def test_a_lock_made_by_hand_is_respected(shell: Shell, store: ServiceStore) -> None:
     """It refuses us until it is unlocked by hand, and shows who has it."""
     shell.run("Take")
     mutex = ClusterMutex(NAME, store=store)
@@ -231,7 +231,7 @@ def test_a_lock_made_by_hand_is_respected(shell: Shell, store: EtcdStore) -> Non
 )
 def test_a_lock_of_few_keys_is_one(
     shell: Shell,
-    store: EtcdStore,
+    store: ServiceStore,
     auto_unlock_at: str | None,
     about: str | None,
     state: str,
@@ -251,7 +251,7 @@ def test_a_lock_of_few_keys_is_one(
 
 
 def test_a_lock_made_by_hand_is_shown_alerted_on_and_removed(
-    shell: Shell, store: EtcdStore, settings: Settings
+    shell: Shell, store: ServiceStore, settings: Settings
 ) -> None:
     """mutexdash and unlocker treat it like any other."""
     with when_ready(unlocker(settings)) as service, when_ready(mutexdash(settings)) as dash:
@@ -269,7 +269,7 @@ def test_a_lock_made_by_hand_is_shown_alerted_on_and_removed(
 
 
 def test_a_lock_of_four_keys_is_alerted_on_and_removed(
-    shell: Shell, store: EtcdStore, settings: Settings
+    shell: Shell, store: ServiceStore, settings: Settings
 ) -> None:
     """As the page writes it: not before the distance of its stamps is over."""
     with when_ready(unlocker(settings)) as service:
@@ -284,7 +284,7 @@ def test_a_lock_of_four_keys_is_alerted_on_and_removed(
         assert "Lock 'backup' is past its alert" in service.log_text()
 
 
-def test_a_lock_of_ours_refuses_a_take_by_hand(shell: Shell, store: EtcdStore) -> None:
+def test_a_lock_of_ours_refuses_a_take_by_hand(shell: Shell, store: ServiceStore) -> None:
     """The first example of the page says FAILURE and our uuid."""
     mutex = ClusterMutex(NAME, store=store)
     with held(mutex):
@@ -293,7 +293,7 @@ def test_a_lock_of_ours_refuses_a_take_by_hand(shell: Shell, store: EtcdStore) -
         assert first.split() == 2 * refused
 
 
-def test_tickets_made_by_hand_are_a_line_to_us(shell: Shell, store: EtcdStore) -> None:
+def test_tickets_made_by_hand_are_a_line_to_us(shell: Shell, store: ServiceStore) -> None:
     """In the order of their making, with what they say of themselves."""
     shell.run("Take", "Take or queue")
     first, second = seen(store).waiters
@@ -305,7 +305,7 @@ def test_tickets_made_by_hand_are_a_line_to_us(shell: Shell, store: EtcdStore) -
     assert [ticket.uuid for ticket in seen(store).waiters] == [B]
 
 
-def test_removals_made_by_hand_are_records_to_us(shell: Shell, store: EtcdStore) -> None:
+def test_removals_made_by_hand_are_records_to_us(shell: Shell, store: ServiceStore) -> None:
     """One by an unlocker and one by a person; nothing else is left behind by the examples."""
     shell.run()
     for uuid, how, by in ((B, "auto-unlock", "unlocker-1"), (C, "force-unlock", "ann")):
@@ -320,7 +320,7 @@ def test_removals_made_by_hand_are_records_to_us(shell: Shell, store: EtcdStore)
     assert left.waiters == ()
 
 
-def test_the_complete_client_and_ours_exclude_each_other(shell: Shell, store: EtcdStore) -> None:
+def test_the_complete_client_and_ours_exclude_each_other(shell: Shell, store: ServiceStore) -> None:
     """In both directions, and what the script writes is a sound lock."""
     mutex = ClusterMutex("deploy/prod", store=store)
     shell.sh("sh lock.sh take deploy%2Fprod me")
@@ -352,7 +352,7 @@ def test_the_complete_client_says_when_it_does_not_know(shell: Shell) -> None:
 
 
 def test_a_lock_of_ours_is_read_by_an_independent_client(
-    foreign: Any, root: str, store: EtcdStore
+    foreign: Any, root: str, store: ServiceStore
 ) -> None:
     """python3-etcd3 finds the documented keys and values, and can unlock as the page says."""
     mutex = ClusterMutex(NAME, store=store, reason="rebuild 🔒", expected_runtime=300)

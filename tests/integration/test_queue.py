@@ -9,12 +9,11 @@ from contextlib import suppress
 
 import pytest
 
-from lockclient import ClusterMutex, Settings, StoreUnavailable
+from lockclient import ClusterMutex, Settings, StoreUnavailable, open_store
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.stores.common import ticket_keeper
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.etcd_binary import Etcdctl, served
-from tests.support.etcd_store import etcd_store
 from tests.support.processes import wait_until
 
 
@@ -27,7 +26,7 @@ def _no_minute_look(monkeypatch: pytest.MonkeyPatch) -> None:
 class Line:
     """Waiters in threads: who was served, in which order."""
 
-    def __init__(self, store: EtcdStore) -> None:
+    def __init__(self, store: ServiceStore) -> None:
         self.served: list[tuple[str, int]] = []
         self.gave_up: list[str] = []
         self.may_go = threading.Event()
@@ -71,23 +70,22 @@ class Line:
 
 
 @pytest.fixture
-def line(store: EtcdStore) -> Iterator[Line]:
+def line(store: ServiceStore) -> Iterator[Line]:
     waiters = Line(store)
     yield waiters
     waiters.end()
 
 
 @pytest.fixture
-def held(store: EtcdStore) -> ClusterMutex:
+def held(store: ServiceStore) -> ClusterMutex:
     """The lock, held since before anyone came."""
     mutex = ClusterMutex("x", store=store)
     mutex.acquire()
     return mutex
 
 
-def nothing_left(store: EtcdStore, etcdctl: Etcdctl) -> None:
+def nothing_left(root: str, etcdctl: Etcdctl) -> None:
     """Neither lock nor ticket."""
-    root = store.location.root
     for kind in ("locks", "queue"):
         wait_until(
             lambda: not etcdctl("get", "--prefix", "--keys-only", f"{root}/{kind}/").strip(),  # noqa: B023
@@ -96,7 +94,7 @@ def nothing_left(store: EtcdStore, etcdctl: Etcdctl) -> None:
 
 
 def test_who_gives_up_leaves_no_gap(
-    store: EtcdStore, held: ClusterMutex, line: Line, etcdctl: Etcdctl
+    root: str, held: ClusterMutex, line: Line, etcdctl: Etcdctl
 ) -> None:
     """The one behind moves up, at the head and in the middle; the order of the rest stays."""
     for name, timeout in [("head", 1.5), ("a", -1), ("middle", 1.5), ("b", -1), ("last", 1.5)]:
@@ -107,16 +105,16 @@ def test_who_gives_up_leaves_no_gap(
     line.join("c")
     held.release()
     line.wait_served("a", "b", "c")
-    nothing_left(store, etcdctl)
+    nothing_left(root, etcdctl)
 
 
 def test_a_place_is_kept_as_long_as_it_takes(
-    settings: Settings, etcdctl: Etcdctl, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, root: str, etcdctl: Etcdctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process's lease is renewed while anyone waits, and lasts no longer than that."""
     monkeypatch.setattr("lockclient.stores.etcd.store.TICKET_TTL_S", 2)
     monkeypatch.setattr(ticket_keeper, "TICKET_RENEWAL_S", 0.5)
-    store = etcd_store(settings)
+    store = open_store(settings)
     line, held = Line(store), ClusterMutex("x", store=store)
     held.acquire()
     line.join("a")
@@ -132,14 +130,14 @@ def test_a_place_is_kept_as_long_as_it_takes(
     held.release()
     line.wait_served("a", "b")
     line.end()
-    nothing_left(store, etcdctl)
+    nothing_left(root, etcdctl)
     wait_until(lambda: not store.has_ticket_lease(), what="the lease to run out")
     store.close()
 
 
 @pytest.mark.promise(number=5)
 @pytest.mark.parametrize("waiters", [1, 10, 100])
-def test_a_release_wakes_one_waiter(own_etcd: Etcd, own_store: EtcdStore, waiters: int) -> None:
+def test_a_release_wakes_one_waiter(own_etcd: Etcd, own_store: ServiceStore, waiters: int) -> None:
     """By etcd's counter: the unlock, the head's claim, and one look of the waiter behind it."""
     line = Line(own_store)
     line.may_go.clear()  # the next holder keeps the lock
@@ -167,7 +165,7 @@ def _settled(etcd: Etcd) -> int:
     return counts[-1]
 
 
-def test_no_wake_up_is_lost(store: EtcdStore, etcdctl: Etcdctl) -> None:
+def test_no_wake_up_is_lost(store: ServiceStore, root: str, etcdctl: Etcdctl) -> None:
     """Threads that take, try, give up and let go at once: all get on, and nothing is left."""
     done: list[int] = []
 
@@ -186,4 +184,4 @@ def test_no_wake_up_is_lost(store: EtcdStore, etcdctl: Etcdctl) -> None:
     for seed in range(8):
         threading.Thread(target=work, args=(seed,), daemon=True).start()
     wait_until(lambda: len(done) == 8, what="all threads to end")
-    nothing_left(store, etcdctl)
+    nothing_left(root, etcdctl)

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, LockNotHeld, LockTimeout
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.locks import has, held, queue_up, remove
 from tests.support.processes import wait_until
 
@@ -37,7 +37,7 @@ def by_hand(mutex: ClusterMutex, body: Callable[[], None]) -> None:
 
 
 @pytest.mark.parametrize("hold", [by_with, by_decorator, by_hand])
-def test_who_lost_the_lock_does_not_release_the_next_ones(store: EtcdStore, hold: Hold) -> None:
+def test_who_lost_the_lock_does_not_release_the_next_ones(store: ServiceStore, hold: Hold) -> None:
     """A loses it, B gets it by the same object: A is told, and B keeps it until B lets go."""
     shared = ClusterMutex("x", store=store)
     has, over = threading.Event(), threading.Event()
@@ -93,7 +93,7 @@ def test_who_lost_the_lock_does_not_release_the_next_ones(store: EtcdStore, hold
     assert shared.holder() is None
 
 
-def test_tasks_share_one_as_well(store: EtcdStore) -> None:
+def test_tasks_share_one_as_well(store: ServiceStore) -> None:
     """And what a task starts inside a block has what the task has."""
 
     async def main() -> None:
@@ -128,7 +128,7 @@ def test_tasks_share_one_as_well(store: EtcdStore) -> None:
     asyncio.run(main())
 
 
-def test_a_block_releases_what_it_took_or_nothing(store: EtcdStore) -> None:
+def test_a_block_releases_what_it_took_or_nothing(store: ServiceStore) -> None:
     """What was taken after an early release inside is not the block's."""
     shared = ClusterMutex("x", store=store)
     with shared as held:
@@ -140,7 +140,7 @@ def test_a_block_releases_what_it_took_or_nothing(store: EtcdStore) -> None:
     assert shared.holder() is None
 
 
-def test_who_times_out_takes_nothing_from_others(store: EtcdStore) -> None:
+def test_who_times_out_takes_nothing_from_others(store: ServiceStore) -> None:
     """One thread gets the lock while another, on the same object, gives up waiting for it."""
     holder, shared = ClusterMutex("x", store=store), ClusterMutex("x", store=store, timeout=1)
     holder.acquire()

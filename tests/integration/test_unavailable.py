@@ -10,13 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from lockclient import ClusterMutex, Settings, StoreUnavailable
+from lockclient import ClusterMutex, Settings, StoreUnavailable, open_store
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.cli.setup.ports import free_port
 from lockclient.stores import protocol
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.etcd_binary import Etcdctl, frozen
-from tests.support.etcd_store import etcd_store
 from tests.support.processes import wait_until
 
 GENEROUS = 20.0
@@ -30,7 +29,7 @@ CALLS: list[Callable[[ClusterMutex], object]] = [
 ]
 
 
-def refusals(store: EtcdStore) -> list[StoreUnavailable]:
+def refusals(store: ServiceStore) -> list[StoreUnavailable]:
     """Make all these calls at once, each on an object of its own; return what each raised."""
 
     def refusal(call: Callable[[ClusterMutex], object]) -> StoreUnavailable:
@@ -59,12 +58,12 @@ def lock_is_gone(etcdctl: Etcdctl) -> None:
 
 class TestNotThere:
     @pytest.fixture
-    def nowhere(self) -> EtcdStore:
+    def nowhere(self) -> ServiceStore:
         """A store whose two endpoints nobody listens on."""
         ends = tuple(f"127.0.0.1:{free_port()}" for _ in range(2))
-        return etcd_store(Settings(endpoints=ends))
+        return open_store(Settings(endpoints=ends))
 
-    def test_it_is_said_in_time(self, nowhere: EtcdStore) -> None:
+    def test_it_is_said_in_time(self, nowhere: ServiceStore) -> None:
         """`StoreUnavailable` names the endpoints and the reason, without gRPC's internals."""
         for error in refusals(nowhere):
             assert isinstance(error, ConnectionError)
@@ -75,7 +74,7 @@ class TestNotThere:
                 assert internal not in told
         nowhere.close()
 
-    def test_who_would_wait_for_ever_is_told_as_well(self, nowhere: EtcdStore) -> None:
+    def test_who_would_wait_for_ever_is_told_as_well(self, nowhere: ServiceStore) -> None:
         """A store that was never there is no queue to wait in."""
         began = time.monotonic()
         with pytest.raises(StoreUnavailable), ClusterMutex("x", store=nowhere):
@@ -86,7 +85,7 @@ class TestNotThere:
 
 class TestFrozen:
     def test_it_is_said_in_time(
-        self, own_etcd: Etcd, own_store: EtcdStore, own_etcdctl: Etcdctl
+        self, own_etcd: Etcd, own_store: ServiceStore, own_etcdctl: Etcdctl
     ) -> None:
         """A server that hangs is no reason to hang; what it does later is taken back."""
         assert ClusterMutex("x", store=own_store).holder() is None
@@ -99,7 +98,7 @@ class TestFrozen:
         lock_is_gone(own_etcdctl)
 
     def test_a_timeout_while_waiting_is_a_timeout(
-        self, own_etcd: Etcd, own_store: EtcdStore
+        self, own_etcd: Etcd, own_store: ServiceStore
     ) -> None:
         """Who is in line when the store freezes did not get the lock in time: that is all."""
         with ClusterMutex("x", store=own_store) as held:
@@ -116,7 +115,7 @@ class TestFrozen:
 
 class TestComesBack:
     def test_a_release_is_tried_until_it_is_done(
-        self, own_etcd: Etcd, own_store: EtcdStore, own_etcdctl: Etcdctl
+        self, own_etcd: Etcd, own_store: ServiceStore, own_etcdctl: Etcdctl
     ) -> None:
         """It raises, the object does not hold the lock any more, and in the end it is gone."""
         held = ClusterMutex("x", store=own_store)
@@ -131,7 +130,7 @@ class TestComesBack:
     def test_leaving_with_does_not_hide_what_the_block_raised(
         self,
         own_etcd: Etcd,
-        own_store: EtcdStore,
+        own_store: ServiceStore,
         own_etcdctl: Etcdctl,
         caplog: pytest.LogCaptureFixture,
     ) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from lockclient import ClusterMutex, Settings
 from lockclient.model.clocks import Deadline
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.processes import start_service, wait_until
 from tests.support.unlocker_process import UNLOCKER, figure, unlocker, when_ready
 from tests.support.webhook import Webhook
@@ -23,7 +23,7 @@ OFF = "clustermutex_unlocker_notifications_off"
 
 
 def test_a_sender_that_is_killed_repeats_one_message_and_urls_that_are_bad_are_logged(
-    settings: Settings, store: EtcdStore
+    settings: Settings, store: ServiceStore
 ) -> None:
     """Bad URLs keep nobody from watching locks, and no other URL from being used."""
     with Webhook() as webhook:
