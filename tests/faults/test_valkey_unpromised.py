@@ -124,14 +124,6 @@ def test_a_disk_that_has_lost_its_last_writes_is_started_with_what_is_left(
         given_again_only_if(kept, store)
 
 
-def test_a_lock_without_an_end_is_forgotten_by_servers_that_were_emptied(one: Servers) -> None:
-    """One after the other, when each has waited."""
-    with one.store(longest=1.0) as store:
-        take(store, holder(**NEVER))
-        one.all[0].empty()
-        given_again(store)
-
-
 @pytest.mark.parametrize("asked", [True, False])
 def test_a_past_that_is_told_no_more(tmp_path: Path, asked: bool) -> None:
     """Is missed only by who did not ask for as long as it was told (`repl-backlog-ttl`)."""

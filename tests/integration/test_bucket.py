@@ -67,16 +67,6 @@ def test_what_a_bucket_can_t_do_is_said_before_anything_is_taken(
     assert not server.asked
 
 
-def test_setup_says_it_for_the_process(
-    server: BucketServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And beats the environment."""
-    monkeypatch.setenv("CLUSTERMUTEX_URL", "etcd://127.0.0.1:1")
-    ClusterMutex.setup(url=f"gs://{server.bucket.name}")
-    with ClusterMutex("x"):
-        assert server.bucket.names() == ["locks/x"]
-
-
 # ---------------------------------------------------------------- losing it
 
 

@@ -109,15 +109,6 @@ def test_a_page_is_of_about_a_million_bytes(size: int) -> None:
     assert len(store.asked) <= 6 * least + 10
 
 
-def test_values_that_grow_make_pages_of_fewer_keys() -> None:
-    """The guess for the next page is by the last one, and what is too large is halved."""
-    names = [f"{number:05}" for number in range(4000)]
-    store = Store(below(names), lambda key: 100_000 if key > b"/locks/03" else 50, 16_000_000)
-    assert store.read_all() == store.keys
-    assert max(store.sizes) <= 16_000_000
-    assert sum(size > 2 * paging.PAGE_BYTES for size in store.sizes) <= 1
-
-
 @pytest.mark.parametrize(
     "names",
     [
