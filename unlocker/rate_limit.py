@@ -29,7 +29,7 @@ import logging
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from lockclient.model.clocks import monotonic
@@ -60,11 +60,13 @@ class RateLimit:
     """Counts removals, and tells when it is enough; several threads may use it.
 
     Args:
-        most: removals in a minute that always pass; None: no limit.
+        max_removals: removals in a minute that always pass; None: no limit.
+        clock: a monotonic one; None: `monotonic`.
     """
 
-    def __init__(self, max_removals: int | None) -> None:
+    def __init__(self, max_removals: int | None, clock: Callable[[], float] | None = None) -> None:
         self._max_removals = max_removals
+        self._clock = clock or monotonic
         self._lock = threading.Lock()
         self._counted: OrderedDict[Key, float] = OrderedDict()  # → monotonic, the oldest first
         self._withheld = 0
@@ -79,7 +81,7 @@ class RateLimit:
     def count(self, removals: Iterable[Key]) -> None:
         """Count removals that were made, or may have been, just now; each lock counts once."""
         with self._lock:
-            now = monotonic()
+            now = self._clock()
             for key in removals:
                 self._counted[key] = now
                 self._counted.move_to_end(key)
@@ -88,12 +90,12 @@ class RateLimit:
     def is_full(self, held: int) -> bool:
         """Tell whether no more may be removed now; `held` is how many locks there are."""
         with self._lock:
-            self._forget(monotonic())
+            self._forget(self._clock())
             return len(self._counted) >= self._limit(held)
 
     def withhold(self, number: int, held: int) -> None:
         """Take note of how many locks that are due were kept back by the run that ends now."""
-        now = monotonic()
+        now = self._clock()
         with self._lock:
             self._withheld = number
             limit = self._limit(held)
@@ -123,12 +125,12 @@ class RateLimit:
 
     def engaged(self) -> bool:
         """Tell whether locks that are due are kept back, or were within `WINDOW_S`."""
-        return monotonic() < self._engaged_until
+        return self._clock() < self._engaged_until
 
     def state(self, held: int) -> RateLimitState:
         """Return what the metrics show."""
         with self._lock:
-            self._forget(monotonic())
+            self._forget(self._clock())
             return RateLimitState(self.engaged(), self._withheld, self._limit(held))
 
     def _limit(self, held: int) -> float:

@@ -66,11 +66,13 @@ class Recipient:
         name: what it is called in the log and in the store.
         send: tells it, and returns whether it took it.
         answer_timeout_s: seconds after which it gives up.
+        try_s: seconds after which nobody waits for a try any more.
     """
 
     name: str
     send: Callable[[Message], bool]
     answer_timeout_s: float = ANSWER_TIMEOUT_S
+    try_s: float = TRY_S
     _works: bool = True
     _last: _Try | None = None
     _moved_to: str = ""
@@ -85,8 +87,8 @@ class Recipient:
         if self._last is None or not self._last.is_alive():
             self._last = _Try(self.send, message)
             self._last.start()
-            self._last.join(TRY_S)
-            late = monotonic() - started >= 0.95 * min(self.answer_timeout_s, TRY_S)
+            self._last.join(self.try_s)
+            late = monotonic() - started >= 0.95 * min(self.answer_timeout_s, self.try_s)
             how = TOLD if self._last.works else UNANSWERED if late else REFUSED
         if (works := how == TOLD) != self._works:
             if works:

@@ -127,8 +127,6 @@ def test_another_s_chat_gets_nothing_that_acts(
         text = "ok" if kind == "slack" else json.dumps(answer)
         return Mock(status_code=200, headers={}, text=text, content=text.encode())
 
-    monkeypatch.setattr(requests, "post", request)
-    monkeypatch.setattr(requests, "request", request)
     monkeypatch.setattr(requests.Session, "request", request)
     (recipient,), _ = recipients_of([OTHERS[kind]])
     assert recipient.send(message)

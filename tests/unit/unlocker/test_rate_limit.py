@@ -8,7 +8,6 @@ import time
 import pytest
 from click.testing import CliRunner
 
-from unlocker import rate_limit as module
 from unlocker.cli import main, read_limit
 from unlocker.rate_limit import WINDOW_S, RateLimit
 
@@ -22,10 +21,8 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    found = Clock()
-    monkeypatch.setattr(module, "monotonic", found.monotonic)
-    return found
+def clock() -> Clock:
+    return Clock()
 
 
 def keys(number: int, start: int = 0) -> list[tuple[str, str | None]]:
@@ -33,7 +30,7 @@ def keys(number: int, start: int = 0) -> list[tuple[str, str | None]]:
 
 
 def test_so_many_pass_in_any_minute(clock: Clock) -> None:
-    brake = RateLimit(5)
+    brake = RateLimit(5, clock.monotonic)
     brake.count(keys(3))
     assert not brake.is_full(0)
     clock.now += 30
@@ -48,7 +45,7 @@ def test_so_many_pass_in_any_minute(clock: Clock) -> None:
 
 
 def test_a_fifth_of_all_locks_passes_if_that_is_more(clock: Clock) -> None:
-    brake = RateLimit(5)
+    brake = RateLimit(5, clock.monotonic)
     assert brake.state(24).limit == 5
     assert brake.state(1000).limit == 200
     brake.count(keys(199))
@@ -59,7 +56,7 @@ def test_a_fifth_of_all_locks_passes_if_that_is_more(clock: Clock) -> None:
 
 def test_a_removal_counts_once_from_when_it_was_last_told(clock: Clock) -> None:
     """By the answer to its own request, then by the watch: it was made no later than that."""
-    brake = RateLimit(2)
+    brake = RateLimit(2, clock.monotonic)
     brake.count(keys(1))
     clock.now += 1
     brake.count(keys(1))
@@ -74,7 +71,7 @@ def test_a_removal_counts_once_from_when_it_was_last_told(clock: Clock) -> None:
 def test_it_lets_go_a_minute_after_it_kept_something_back(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    brake = RateLimit(1)
+    brake = RateLimit(1, clock.monotonic)
     brake.withhold(0, 10)
     assert not brake.state(10).engaged
     for left in (9, 8, 0, 3, 0):
@@ -102,7 +99,7 @@ def test_without_a_limit_everything_passes() -> None:
 
 def test_what_it_counts_is_forgotten(clock: Clock) -> None:
     """With no limit, too, where nobody asks."""
-    brake = RateLimit(None)
+    brake = RateLimit(None, clock.monotonic)
     brake.count(keys(10_000))
     clock.now += WINDOW_S
     brake.count(keys(1, start=10_000))

@@ -14,7 +14,6 @@ import pytest
 import requests
 
 from tests.support.processes import wait_until
-from unlocker.notifications import recipients
 from unlocker.notifications.events import Message
 from unlocker.notifications.note import REFUSED, TOLD, UNANSWERED
 from unlocker.notifications.recipients import MAX_URLS, Recipient, recipients_of
@@ -84,17 +83,14 @@ def test_a_failure_after_all_of_its_time_is_no_answer() -> None:
     assert Recipient("x", wait, 0.2).deliver(MESSAGE) == UNANSWERED
 
 
-def test_a_try_that_hangs_is_left_and_no_other_one_is_begun_meanwhile(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(recipients, "TRY_S", 0.1)
+def test_a_try_that_hangs_is_left_and_no_other_one_is_begun_meanwhile() -> None:
     asked, ends = [], threading.Event()
 
     def hang(message: Message) -> bool:
         asked.append(message)
         return ends.wait(60)
 
-    recipient = Recipient("x", hang)
+    recipient = Recipient("x", hang, try_s=0.1)
     assert recipient.deliver(MESSAGE) == UNANSWERED
     assert recipient.deliver(MESSAGE) == REFUSED
     assert len(asked) == 1
