@@ -55,6 +55,8 @@ SEAMS = (
     "lockclient.overview.search",
     "lockclient.overview.verdict",
     "mutexdash.markup.*",
+    "unlocker.notifications.events",
+    "unlocker.notifications.note",
     "unlocker.policy",
     "unlocker.rate_limit",
     # the services' factories, the command, and the servers that `clustermutex up` starts
@@ -64,6 +66,8 @@ SEAMS = (
     "mutexdash.app",
     "mutexdash.cli",
     "unlocker.cli",
+    "unlocker.http_app",
+    "unlocker.notifications.recipients",
     "unlocker.unlocker",
 )
 """Modules that tests may import; `.*` stands for all modules of a folder."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from dataclasses import replace
 from itertools import chain
 
@@ -23,15 +22,12 @@ from unlocker.notifications.events import (
 from unlocker.notifications.note import (
     MAX_AGE_S,
     MAX_EVENTS,
-    MAX_OVER,
     MAX_PAUSE_S,
     MAX_TICKS,
     TOLD,
     NotificationNote,
     UrlState,
 )
-from unlocker.notifications.notifier import Notifier
-from unlocker.notifications.recipients import Recipient
 
 NOW = 1_800_000_000.0
 
@@ -298,13 +294,3 @@ def test_what_no_note_has_is_told_in_portions_but_a_crowd_at_once() -> None:
     later = [replace(gone(f"{number}"), noticed=100.0 + 3 * number) for number in range(25)]
     assert portion([*crowd, *later]) == crowd
     assert portion(later) == later[:MAX_LINES]
-
-
-def test_what_is_not_noted_yet_is_bounded_and_holds_the_heartbeat_back() -> None:
-    counts = Counter[str]()
-    notifier = Notifier([Recipient("ops", lambda _: True)])
-    notifier.count = lambda result, number: counts.update({result: number})
-    for number in range(MAX_OVER + 2):
-        notifier.notify(gone(f"{number}"))
-    assert counts == {"dropped": 2}
-    assert notifier.heartbeat_fields(10) == {"told": 7}
