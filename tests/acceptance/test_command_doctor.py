@@ -32,7 +32,7 @@ from tests.support.doctor_cases import CASES, Case
 from tests.support.etcd_binary import OPEN, Etcdctl, etcdctl_of, path_with_etcdctl
 from tests.support.memory_store import MemoryStore
 from tests.support.processes import run_to_end, wait_until
-from tests.support.terminal import called, in_terminal
+from tests.support.terminal import called, shown
 from tests.support.unlocker_process import unlocker as unlocker_on
 
 Found = list[dict[str, Any]]
@@ -344,18 +344,18 @@ def test_who_is_let_in_by_a_certificate(etcd_binary: str, tmp_path: Path, *, ask
 # ---------------------------------------------------------------- its format
 
 
-def test_for_people(settings: Settings) -> None:
+def test_for_people() -> None:
     """A line for each check, its level in colour, what to do after an arrow, the sum at the end."""
-    with in_terminal(settings, "doctor", "--listen", "0", columns=400) as terminal:
-        assert terminal.ended() == 2
-        assert "\x1b[32m\x1b[1mok" in terminal.raw
-        assert "\x1b[31m\x1b[1merror" in terminal.raw
-        *lines, total = terminal.text.splitlines()
-        assert total.startswith("error: 1, warning: ")
-    said = called(settings, "doctor", "--listen", "0", status=2).stdout
-    assert "\x1b" not in said
-    assert len(said.splitlines()) == len(lines) + 1
-    assert any(
-        line.startswith("error    unlocker  No unlocker") and "→ Start" in line
-        for line in said.splitlines()
-    )
+    store = Examined()
+    store.take("x", held_for=310)
+    words = ("doctor", "--listen", "0")
+    wide, narrow = (called(store, *words, columns=columns, status=2) for columns in (400, 50))
+    assert "\x1b[32m\x1b[1mok" in wide.stdout
+    assert "\x1b[31m\x1b[1merror" in wide.stdout
+    *lines, total = shown(wide).splitlines()
+    assert total == "error: 1, warning: 1, ok: 2"
+    assert lines[0].startswith("error    unlocker  No unlocker is running")
+    assert " → Start" in lines[0]
+    assert called(store, *words, status=2).stdout.splitlines() == [*lines, total]
+    assert max(map(len, shown(narrow).splitlines())) <= 50
+    assert shown(narrow).split() == shown(wide).split()

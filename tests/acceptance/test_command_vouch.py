@@ -61,9 +61,8 @@ def test_not_where_locks_stand(servers: Servers, settings: Settings) -> None:
         mutex.acquire()
         for server in servers.all[:2]:
             server.empty()
-        with in_terminal(settings, "vouch") as terminal:
-            assert terminal.ended() == 1
-            assert "1 lock ('deploy/prod') stands there" in " ".join(terminal.text.split())
+        told = called(settings, "vouch", columns=120, status=1).stderr
+        assert "1 lock ('deploy/prod') stands there" in " ".join(told.split())
         called(settings, "ls", status=69)
         assert "2 servers need not wait any more" in called(settings, "vouch", "--yes").stdout
         called(settings, "ls")
@@ -78,11 +77,9 @@ def test_one_that_is_away_is_named_and_the_others_are_told(
     """
     servers.all[0].kill()
     away = servers.all[0].endpoint
-    with in_terminal(settings, "vouch") as terminal:
-        terminal.wait_for("[y/N]")
-        assert f"Beware: which locks stand on {away}, nobody could look." in terminal.text
-        terminal.enter("n\n")
-        assert terminal.ended() == 1
+    asked = called(settings, "vouch", columns=120, typed="n\n", status=1).stdout
+    assert f"Beware: which locks stand on {away}, nobody could look." in asked
+    assert "[y/N]" in asked
     done = called(settings, "vouch", "--yes", status=69)
     assert f"{away}  has no vote: connection refused" in done.stdout
     assert f"could be told that nobody holds a lock ({away}: connection refused)" in done.stderr

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import base64
-import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -86,32 +84,6 @@ def test_it_takes_the_lock_from_the_one_that_was_seen_and_from_no_other(
     log = dash.log_text()
     assert "ann force-unlocked 'a': 'it hangs, says bob'." in log
     assert "secret" not in log
-
-
-def test_two_who_press_at_once_remove_it_once(dash: Service, store: ServiceStore) -> None:
-    for turn in range(5):
-        mutex = ClusterMutex(f"a{turn}", store=store)
-        mutex.acquire()
-        together = threading.Barrier(2)
-
-        def press(uuid: str, name: str = mutex.name, start: Any = together) -> int:
-            start.wait()
-            return unlock(dash, name, uuid, **ANN)[0]
-
-        with ThreadPoolExecutor(2) as viewers:
-            assert sorted(viewers.map(press, [mutex.uuid] * 2)) == [200, 409]
-        with pytest.raises(LockLost):
-            mutex.release()
-
-
-def test_an_alive_lock_is_unlocked_all_the_same(dash: Service, store: ServiceStore) -> None:
-    """It goes by the uuid alone: a push that comes in between changes nothing about who it is."""
-    mutex = ClusterMutex("a", store=store)
-    mutex.acquire()
-    mutex.alive(force=True)
-    assert unlock(dash, "a", mutex.uuid, **ANN)[0] == 200
-    with pytest.raises(LockLost):
-        mutex.release()
 
 
 def test_with_etcd_away_the_last_known_state_is_shown_and_nothing_is_unlocked(
