@@ -120,6 +120,22 @@ def test_a_signal_while_waiting(start: Start, store: ServiceStore, number: signa
         assert not read(store, NAME).waiters
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_after_the_uuid_was_printed(
+    start: Start, store: EtcdStore, number: signal.Signals
+) -> None:
+    """The lock is held, so the status is 0: at any other the script would end without an unlock."""
+    with start("lock", NAME) as run:
+        assert run.stdout is not None
+        uuid = run.stdout.readline().strip()
+        time.sleep(0.02)  # until the signals are held off
+        while run.poll() is None:
+            run.send_signal(number)
+            time.sleep(0.0005)
+        assert run.returncode == 0
+        assert held(store, NAME).uuid == uuid
+
+
 @pytest.mark.parametrize("output", [">/dev/full", ">&-"])
 def test_a_uuid_that_nobody_gets(env: dict[str, str], store: ServiceStore, output: str) -> None:
     """Nobody could release the lock, so that is done."""

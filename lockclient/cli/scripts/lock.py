@@ -90,6 +90,7 @@ def lock(ctx: click.Context, /, name: str, export: bool, **options: Any) -> None
             mutex.take()
         _hand_over(mutex, _exported(environment_of(mutex, ctx)) if export else mutex.uuid)
         interrupts.hold_off()
+    interrupts.ignore()  # with a status other than 0 the script would end and leave the lock held
     mutex.held.hand_over()
 
 

@@ -47,6 +47,16 @@ class Interrupts:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, signal.SIG_DFL)
 
+    @staticmethod
+    def ignore() -> None:
+        """Ignore the signals until this process has ended.
+
+        `hold_off` is not enough for that: as Python ends, it replaces each handler of its own by
+        the default, which is to die of the signal. It leaves SIG_IGN as it is.
+        """
+        for number in _ENDING_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+
     def _on_signal(self, number: int, _frame: object) -> None:
         if self._raising:
             self._raising = False  # a second one must not disturb the clean-up after the first
