@@ -186,8 +186,8 @@ def _bound_answers() -> None:
         def send(self, *args: Any, **kwargs: Any) -> requests.Response:
             response = super().send(*args, **kwargs)
             if isinstance(attempt := threading.current_thread(), _Try):
-                if response.status_code in _DROPPING_REDIRECTS:
-                    moved_to = response.headers.pop("Location", "")
+                if response.status_code in _DROPPING_REDIRECTS and "Location" in response.headers:
+                    moved_to = response.headers.pop("Location")
                     attempt.moved_to = _shown_address(moved_to, response.url)
                 begins = response.raw.read(MAX_ANSWER_BYTES, decode_content=True)
                 response.close()
@@ -202,7 +202,10 @@ def _bound_answers() -> None:
 def _shown_address(moved_to: str, asked: str) -> str:
     """Return where a redirect points, without what may be a secret: user, query, and a path that
     has a part of the URL's own."""
-    old, new = (urlsplit(unquote(url)) for url in (asked, urljoin(asked, moved_to)))
+    try:
+        old, new = (urlsplit(unquote(url)) for url in (asked, urljoin(asked, moved_to)))
+    except ValueError:
+        return "an address that is no URL"
     shared = {*old.path.split("/")} & {*new.path.split("/")} - {""}
     return f"{new.scheme}://{new.netloc.rpartition('@')[2]}{'/…' if shared else new.path}"
 

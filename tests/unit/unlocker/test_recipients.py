@@ -157,6 +157,33 @@ def test_a_redirect_that_drops_the_message_is_not_followed_and_named_once(
     assert "hush" not in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [("http://[hush", "are redirected to an address that is no URL, where"), (None, "fail;")],
+)
+def test_a_redirect_to_no_address_is_a_failure(
+    target: str | None, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Moved(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(302)
+            if target is not None:
+                self.send_header("Location", target)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Moved) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        (recipient,), _ = recipients_of([f"ops=json://127.0.0.1:{server.server_port}/x"])
+        assert recipient.deliver(MESSAGE) == REFUSED
+        server.shutdown()
+    assert f"by ops {said}" in caplog.text
+    assert ("redirected" in caplog.text) == (target is not None)
+    assert "hush" not in caplog.text
+
+
 def test_no_password_of_netrc_goes_to_a_recipient(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
