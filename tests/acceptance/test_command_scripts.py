@@ -122,18 +122,16 @@ def test_a_signal_while_waiting(start: Start, store: ServiceStore, number: signa
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_after_the_uuid_was_printed(
-    start: Start, store: EtcdStore, number: signal.Signals
+    start: Start, store: ServiceStore, number: signal.Signals
 ) -> None:
-    """The lock is held, so the status is 0: at any other the script would end without an unlock."""
+    """Status 0 and the lock held, or another status and no lock: a script may go by the status."""
     with start("lock", NAME) as run:
         assert run.stdout is not None
         uuid = run.stdout.readline().strip()
-        time.sleep(0.02)  # until the signals are held off
         while run.poll() is None:
             run.send_signal(number)
             time.sleep(0.0005)
-        assert run.returncode == 0
-        assert held(store, NAME).uuid == uuid
+    assert has(store, NAME) == (uuid if run.returncode == 0 else None)
 
 
 @pytest.mark.parametrize("output", [">/dev/full", ">&-"])

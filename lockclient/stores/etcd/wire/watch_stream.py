@@ -74,7 +74,7 @@ class Watch:
         **how: bool,
     ) -> None:
         self._notify = notify
-        self._told = 0
+        self._told = self._begun = 0
         self._lock = threading.Lock()
         # Each stream has its own, for it may be told the same later; who hears it twice is us.
         tell = notify if len(streams) == 1 else self._tell_once
@@ -90,17 +90,19 @@ class Watch:
     def _tell_once(self, news: News) -> None:
         """Pass on what no stream has told yet.
 
-        That a watch has begun counts once, the first time. (A stream that begins later must not
-        count as having told what came before it: that may be still to come by a stream that
-        began sooner and broke.) That one has missed something is always told, for the listener
-        then looks, and watches anew.
+        A stream that begins at a later revision than the other one says so, too: it misses what
+        came in between, and the other one may have frozen before it told that. So the listener
+        looks if its own answer is older. But that stream must not count as having told what came
+        before its begin: it may be still to come by the other one. That a stream has missed
+        something is always told, for the listener then looks, and watches anew.
         """
         if isinstance(news, Missed):
             self._notify(news)
             return
         with self._lock:  # two streams are two threads
             if isinstance(news, Started):
-                fresh = not self._told
+                fresh = news.revision > self._begun
+                self._begun = max(self._begun, news.revision)
                 self._told = self._told or news.revision
             else:
                 news = [event for event in news if event.kv.mod_revision > self._told]
