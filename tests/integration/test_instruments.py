@@ -158,10 +158,10 @@ def test_a_store_that_is_away(recorder: Recorder, own_etcd: Etcd, root: str) -> 
     from lockclient import Settings
 
     store = open_store(Settings(endpoints=(own_etcd.endpoint,), root=root))
-    held = ClusterMutex("x", store=store).acquire()
+    held = ClusterMutex("x", store=store, expected_runtime=2, auto_unlock_after=60).acquire()
     assert held is not None
+    wait_until(lambda: time.time() > (held.record.alive_at or 0) + 0.1, what="a push to be due")
     with frozen(own_etcd):
-        held._acquisition.quiet_until = 0
         held.alive()
         with pytest.raises(StoreUnavailable):
             held.release(timeout=0.5)

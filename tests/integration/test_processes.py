@@ -26,12 +26,13 @@ from lockclient.stores.service_protocol import ServiceStore
 from tests.integration.pool_program import TIMES, WORKERS
 from tests.support.locks import has, held, read, remove
 from tests.support.processes import Figure, Service, run_to_end, start_service, wait_until
+from tests.support.soak import soaking
 
 HERE = Path(__file__).parent
 CHECKOUT = HERE.parents[1]
 WAYS = [
-    *("process fork", "process forkserver", "process spawn"),
-    *("pool fork", "pool spawn", "threads"),
+    *("process fork", "process forkserver", "pool spawn", "threads"),
+    *soaking("process spawn", "pool fork"),
 ]
 REQUESTS = 60
 

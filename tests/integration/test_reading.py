@@ -158,7 +158,7 @@ def peak():
 store = open_store(Settings.load(sys.argv[1]))
 store.names("", 1, Deadline.after(60))
 before = peak()
-table = Table(store, removals=1000, on_removal=lambda *_: None)
+table = Table(store, removals=400, on_removal=lambda *_: None)
 table.read(Deadline.after(300))
 print(len(table.removals()), table.recorded(), peak() - before)
 store.close()
@@ -169,12 +169,12 @@ def test_a_store_full_of_records_is_not_as_much_memory_here(
     settings: Settings, store: EtcdStore
 ) -> None:
     """Each page of them goes before the next is read; of each record its backtrace goes."""
-    for number in range(1500):
+    for number in range(600):
         put_record(store, f"job-{number:04}", 60_000, time.time())
     done = run_to_end(sys.executable, "-c", _READER, settings.url())
     kept, recorded, grown = map(int, done.stdout.split())
-    assert (kept, recorded) == (1000, 1500)
-    assert grown < 40_000, f"{grown} KiB for 90 MB of records"
+    assert (kept, recorded) == (400, 600)
+    assert grown < 18_000, f"{grown} KiB for 36 MB of records"
 
 
 def test_a_page_that_does_not_come_in_time_is_asked_for_anew_with_fewer_keys(
