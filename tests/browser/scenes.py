@@ -169,10 +169,18 @@ def bad_night(day: Day) -> None:
 
 EVIL = "<img src=x onerror=alert(1)>\u202egnp.exe\u200b"
 
+MARKUP = (
+    *("<script>alert(1)</script>", "</script></pre></td></table>", "<svg/onload=alert(1)>"),
+    *("\"' onfocus=alert(1) autofocus x='", "javascript:alert(1)", "{{7*7}}{% raise %}"),
+    *("<iframe srcdoc='<script>alert(1)</script>'>", "<style>*{display:none}</style>"),
+)
+
 
 def hostile(day: Day) -> None:
     facts = dict.fromkeys(("hostname", "thread", "client", "identity"), EVIL)
-    day.take(EVIL, 60, "", 7, EVIL * 3, **facts, backtrace=EVIL * 40)
+    day.take(EVIL, 60, "", 7, EVIL * 3, **facts, backtrace=EVIL * 40 + "<" * 10_000)
+    for text in MARKUP:
+        day.take(text, 60, text, 7, text, thread=text, identity=text, client=text, backtrace=text)
     day.take("deploy/prod", 60, "h" * 500, 7, "Z̷̛͓a̴l̸g̶o̵" * 20)
     day.board.store.wait(EVIL, "w", hostname=EVIL, reason=EVIL * 3)
     facts = {"removed_by": EVIL, "how": EVIL, "why": json.dumps(EVIL) * 3, "hostname": EVIL}

@@ -68,22 +68,6 @@ def test_the_name_must_be_typed_and_a_reason_given(dash: str, story: Story, view
         expect(page.locator(".heading .badge")).to_have_text("OK")
 
 
-def test_what_a_lock_needs_must_be_said_to_be_known(
-    dash: str, story: Story, viewer: Viewer
-) -> None:
-    """By a box that the browser wants ticked; the lock's page says why."""
-    story.hold("deploy/prod", needs=("two-keys",))
-    with viewer(f"{dash}/lock/deploy%2Fprod") as page:
-        expect(page.get_by_role("heading", name="It is unknown when")).to_be_visible()
-        expect(page.locator(".outlook")).to_contain_text("auto-unlock undecided")
-        page.get_by_role("link", name="Force-unlock…").click()
-        confirm(page, "deploy/prod")
-        expect(page.locator(".force :invalid")).to_have_count(1)
-        page.get_by_label("Remove it despite this").check()
-        confirm(page, "deploy/prod")
-        expect(page.get_by_text("Force-unlocked.")).to_be_visible()
-
-
 def test_two_people_one_holder(dash: str, story: Story, viewer: Viewer) -> None:
     """The second one's form is for a holder that is gone: nothing happens to the next holder."""
     first = story.hold("deploy/prod", hostname="old-host")
@@ -132,18 +116,6 @@ def test_without_javascript_and_whatever_the_name(
         confirm(page, name)
         expect(page.get_by_text("Force-unlocked.")).to_be_visible()
         expect(page.get_by_text("Not held")).to_be_visible()
-
-
-def test_a_dashboard_that_only_shows_offers_nothing(
-    settings: Settings, story: Story, viewer: Viewer
-) -> None:
-    held = story.hold("a")
-    with mutexdash(settings) as dash, viewer(f"{dash.url}/lock/a") as page:
-        expect(page.get_by_role("heading", level=1)).to_have_text("a")
-        expect(page.get_by_text("Force-unlock")).to_have_count(0)
-        page.goto(f"{dash.url}/locks/a/force-unlock?uuid={held.uuid}")
-        expect(page.get_by_text("started without --allow-force-unlock")).to_be_visible()
-        expect(page.locator("form.force")).to_have_count(0)
 
 
 def test_it_is_off_while_nobody_knows_how_things_are(

@@ -179,24 +179,6 @@ def test_search_goes_on_while_typing_and_into_the_address(
         expect(page.locator("tbody tr")).to_have_count(3)
 
 
-def test_sort_filter_and_page_by_links(dash: str, story: Story, viewer: Viewer) -> None:
-    for number in range(101):
-        story.hold(f"lock-{number:03}", held_for=400 if number == 50 else 0)
-    with viewer(dash) as page:
-        expect(page.locator("tbody tr").first).to_contain_text("lock-050")
-        page.get_by_role("link", name="Lock", exact=True).click()
-        expect(page.locator("tbody tr").first).to_contain_text("lock-000")
-        page.get_by_role("link", name="Lock", exact=True).click()
-        expect(page.locator("tbody tr").first).to_contain_text("lock-100")
-        expect(page.locator("th.c-name[aria-sort=descending]")).to_be_visible()
-        page.get_by_role("link", name="Next").click()
-        expect(page.locator("tbody tr")).to_have_count(1)
-        expect(page.locator("tbody tr")).to_contain_text("lock-000")
-        page.get_by_role("link", name="past alert").click()
-        expect(page.locator("tbody tr")).to_have_count(1)
-        expect(page.locator("tbody tr")).to_contain_text("lock-050")
-
-
 def test_banners_come_and_go(own_etcd: Etcd, own_store: Any, viewer: Viewer) -> None:
     """No unlocker, etcd away, the dashboard away: each is told, and is taken back."""
     settings = Settings(endpoints=(own_etcd.endpoint,))
@@ -260,30 +242,6 @@ def test_without_javascript_everything_works_by_reload(
         page.get_by_role("link", name="All locks").click()
         page.get_by_role("link", name="deploy/prod").click()
         expect(page.get_by_role("heading", level=1)).to_have_text("deploy/prod")
-
-
-def test_a_lock_that_went_stays_for_a_moment_with_the_reason(
-    dash: str, story: Story, viewer: Viewer
-) -> None:
-    """Greyed and in its place; then it goes. The numbers count only what is held."""
-    first, second, third = (story.hold(name) for name in ("a-first", "b-second", "c-third"))
-    with viewer(f"{dash}/?sort=name") as page:
-        expect(page.locator("tbody tr")).to_have_count(3)
-        story.remove(
-            second, removed_at=time.time(), removed_by="ann", how="force-unlock", why="it hangs"
-        )
-        gone = page.locator("tbody tr.ended")
-        expect(gone).to_contain_text("Force-unlocked", timeout=SOON)
-        page.get_by_role("button", name="Pause").click()  # it is not there for long
-        expect(gone).to_contain_text("by ann: it hangs")
-        expect(page.locator("tbody tr").nth(1)).to_contain_text("b-second")
-        expect(page.locator(".tile").first).to_contain_text("2")
-        expect(page.locator(".count")).to_contain_text("1–2 of 2 locks")
-        page.get_by_role("button", name="Resume").click()
-        expect(page.locator("tbody tr")).to_have_count(2, timeout=SOON)
-        story.release(first)
-        expect(gone).to_contain_text("Released", timeout=SOON)
-        story.release(third)
 
 
 def test_rows_stay_under_the_pointer_and_go_into_their_order_when_it_leaves(
@@ -373,14 +331,3 @@ def test_a_paused_page_stands_still_until_it_goes_on(
         page.get_by_role("button", name="Resume").click()
         expect(page.locator("tbody tr")).to_have_count(2, timeout=SOON)
         expect(page.locator("#paused")).to_be_hidden()
-
-
-def test_two_viewers_see_the_same(dash: str, story: Story, viewer: Viewer) -> None:
-    with viewer(dash) as ann, viewer(f"{dash}/timeline") as ben:
-        story.hold("shared", hostname="host-1")
-        for page in (ann, ben):
-            expect(page.get_by_role("link", name="shared")).to_be_visible(timeout=SOON)
-        expect(ben.locator(".lane[role=group]")).to_have_attribute(
-            "aria-label", re.compile("host-1 : 4711, from .* still held"), timeout=SOON
-        )
-        expect(ben.locator(".span.held title").last).to_have_text(re.compile("still held"))

@@ -119,25 +119,6 @@ def test_every_flag_is_a_variable_too(settings: Settings) -> None:
         assert settings.url() in json.loads(dash.log_text().splitlines()[0])["message"]
 
 
-@pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "example.org:80"])
-def test_it_listens_elsewhere_only_when_told_that_there_is_no_login(address: str) -> None:
-    with start_service(["mutexdash", "--listen", address]) as dash:
-        assert dash.process.wait(30) == 2
-        assert "--no-auth" in dash.log_text()
-        assert "Listening on http" not in dash.log_text()
-
-
-def test_with_no_auth_and_names_it_listens_anywhere(settings: Settings) -> None:
-    command = ["mutexdash", "--url", settings.url(), "--listen", "0.0.0.0:0", "--no-auth"]
-    with start_service(command) as refused:
-        assert refused.process.wait(30) == 2
-        assert "--allowed-host" in refused.log_text()
-    with start_service([*command, "--allowed-host", "locks.example"]) as dash:
-        wait_until(lambda: request(dash.url, "/readyz", Host="10.1.2.3").status == 200)
-        assert request(dash.url, "/", Host="locks.example").status == 200
-        assert request(dash.url, "/", Host="evil.example").status == 421
-
-
 @pytest.mark.parametrize(
     ("flags", "warned"),
     [
