@@ -210,7 +210,7 @@ def test_clocks_by_what_is_written_meanwhile() -> None:
     _unlockers(store)
 
     def meanwhile(other: MemoryStore) -> None:
-        other.push("x", alert=300.0 - 30.0, unlock=900.0 - 30.0)
+        other.push("x", alert=300.0 - 30.5, unlock=900.0 - 30.5)
         for name, ahead in (("a", 40.9), ("b", 0), ("c\x1b", 0)):
             other.write(("unlockers", name, "", json.dumps({"now": time.time() + ahead}).encode()))
 
