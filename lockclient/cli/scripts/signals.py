@@ -49,11 +49,7 @@ class Interrupts:
 
     @staticmethod
     def ignore() -> None:
-        """Ignore the signals until this process has ended.
-
-        `hold_off` is not enough for that: as Python ends, it replaces each handler of its own by
-        the default, which is to die of the signal. It leaves SIG_IGN as it is.
-        """
+        """Ignore the signals to the end: as Python ends, it resets handlers, but not SIG_IGN."""
         for number in _ENDING_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 
