@@ -199,6 +199,18 @@ class TestWhatTheSystemRefuses:
             asyncio.run(AsyncClusterMutex("x", store=store).acquire())
         assert etcdctl("get", "--prefix", root) == ""
 
+    def test_a_certificate_that_is_being_replaced(self, tmp_path: Path) -> None:
+        """For as long as the file is gone, what stood in it is used."""
+        from lockclient.stores.etcd.wire.rpc_methods import _content  # what a channel is made of
+
+        (tmp_path / "ca.pem").write_bytes(b"one")
+        path = str(tmp_path / "ca.pem")
+        assert _content(path) == b"one"
+        (tmp_path / "ca.pem").unlink()
+        assert _content(path) == b"one"
+        (tmp_path / "ca.pem").write_bytes(b"two")
+        assert _content(path) == b"two"
+
     def test_a_certificate_that_was_never_there(
         self, settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -6,6 +6,7 @@ That a new one finds renewed certificates and a new address is in `integration/t
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -13,7 +14,9 @@ import pytest
 
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.wire import failover
+from lockclient.stores.etcd.wire.etcd3_client import Borrowed
 from lockclient.stores.etcd.wire.failover import MAX_REASONS, Connection, Failover
+from lockclient.stores.etcd.wire.rpc_methods import TXN
 
 Code = grpc.StatusCode
 
@@ -73,6 +76,22 @@ def test_one_that_fails_for_two_seconds_is_made_anew_every_two(
         connection.note(errors[call % len(errors)])
         clock.now += 0.125
     assert moments == made_anew_at
+
+
+def test_a_borrowed_client_keeps_its_channel(clock: Clock) -> None:
+    """However long it fails: the channel is its owner's, and is neither closed nor replaced."""
+    asked: list[str] = []
+    channel = SimpleNamespace(unary_unary=lambda path, **_: asked.append(path))
+    client = SimpleNamespace(channel=channel, metadata=())
+    connection = Borrowed(client)
+    for _ in range(3):
+        connection.note(REFUSED)
+        clock.now += 5
+        assert connection.is_due()
+        connection.renew(clock.now)
+        connection.stub(TXN)
+    assert client.channel is channel
+    assert asked == [TXN.path] * 3
 
 
 def test_the_log_says_why_an_outage_goes_on(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
