@@ -74,9 +74,11 @@ class Service:
         )
         self.app = create_app(self._live, store, **options)
 
-    def server(self, listen: tuple[str, int], **bounds: Any) -> HttpServer:
+    def server(
+        self, listen: tuple[str, int], *, proxied: bool = False, **bounds: Any
+    ) -> HttpServer:
         """Return a server of its pages, which listens and is still to be started."""
-        return HttpServer(self.app, listen, bounds=Bounds(**bounds))
+        return HttpServer(self.app, listen, bounds=Bounds(**bounds), proxied=proxied)
 
     def start(self) -> None:
         """Begin to read the store and to follow it."""

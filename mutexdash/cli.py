@@ -64,7 +64,7 @@ def main(
     end = EndSignal()
     store = store_of(settings, poll)
     service = Service(store, url=settings.url(), **options)
-    server = service.server(listen)
+    server = service.server(listen, proxied=bool(options["access"].proxies.all))
     log.info("Listening on %s, showing the locks of %s.", server.url, settings.url())
     if (why := in_clear(options["access"], listen[0])) is not None:
         log.warning("%s", why)

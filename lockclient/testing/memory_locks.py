@@ -90,11 +90,12 @@ class MemoryLocks:
 
     def close(self) -> None:
         """Let go of all that is held here, and have all who wait get `StoreClosed`."""
+        # First the stores: a waiter of this process would get a lock that is let go before.
+        for store in (self._hands, self.store):
+            store.close()
         for holding in list(own.values()):
             if holding.store is self.store:
                 holding.let_go()
-        for store in (self._hands, self.store):
-            store.close()
 
     def _remove(self, name: str, by: str, kind: str, why: str) -> None:
         holder = self.holder(name)
