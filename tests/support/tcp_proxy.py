@@ -22,7 +22,7 @@ _DATA, _HEADERS, _RST_STREAM, _SETTINGS = 0, 1, 3, 4
 _ACK = _END_STREAM = 1
 _NO_TABLE = b"\0\1\0\0\0\0"  # SETTINGS_HEADER_TABLE_SIZE is 0
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_PATIENCE = 30.0
+_PATIENCE = 120.0
 _WATCH_DELAY = 1.0
 """Seconds for which the answer to a watch is delayed: it has no try that ends."""
 
