@@ -50,7 +50,7 @@ class Service:
         background: whether threads keep it new, and ask the store how old the table is; tests
             with a clock of their own call `poll()` instead.
         rest: see `Live`.
-        options: those of `create_app`.
+        access, options: those of `create_app`.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class Service:
         clock: Callable[[], float] = time.time,
         background: bool = True,
         rest: float = 2.0,
+        access: Access | None = None,
         **options: Any,
     ) -> None:
         self._background = background
@@ -72,13 +73,13 @@ class Service:
         self._live = Live(
             self._table, history, probe=probe, waiting=self._waiting, clock=clock, rest=rest
         )
-        self.app = create_app(self._live, store, **options)
+        access = access or Access()
+        self._is_proxied = bool(access.proxies.all)
+        self.app = create_app(self._live, store, access=access, **options)
 
-    def server(
-        self, listen: tuple[str, int], *, proxied: bool = False, **bounds: Any
-    ) -> HttpServer:
+    def server(self, listen: tuple[str, int], **bounds: Any) -> HttpServer:
         """Return a server of its pages, which listens and is still to be started."""
-        return HttpServer(self.app, listen, bounds=Bounds(**bounds), proxied=proxied)
+        return HttpServer(self.app, listen, bounds=Bounds(**bounds), proxied=self._is_proxied)
 
     def start(self) -> None:
         """Begin to read the store and to follow it."""

@@ -64,7 +64,7 @@ def main(
     end = EndSignal()
     store = store_of(settings, poll)
     service = Service(store, url=settings.url(), **options)
-    server = service.server(listen, proxied=bool(options["access"].proxies.all))
+    server = service.server(listen)
     log.info("Listening on %s, showing the locks of %s.", server.url, settings.url())
     if (why := in_clear(options["access"], listen[0])) is not None:
         log.warning("%s", why)
@@ -75,9 +75,15 @@ def main(
 
 
 def app_options(
-    host: str, *, title: str, colour: str | None, prometheus_url: str, runbook_url: str,
-    trace_url: str, **flags: Any,
-) -> dict[str, Any]:  # fmt: skip
+    host: str,
+    *,
+    title: str,
+    colour: str | None,
+    prometheus_url: str,
+    runbook_url: str,
+    trace_url: str,
+    **flags: Any,
+) -> dict[str, Any]:
     """Return what the flags say, as options of `create_app`.
 
     Raises:
