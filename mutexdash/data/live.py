@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
-from lockclient.model.announcement import failing_recipients
 from lockclient.model.restore_marker import Restored
 from lockclient.overview.table import Table
 from lockclient.service.supervision import Loop
@@ -50,14 +49,9 @@ class Moment(NamedTuple):
         """Name what a list of locks or removals shows at this moment."""
         restored = f"-{self.restored.revision}" if self.restored else ""
         circles = [deadlock.names for deadlock in self.waits.deadlocks]
-        told = circles, self.remarks, self.failing
+        told = circles, self.remarks, self.picture.snapshot.failing
         digest = blake2b(repr(told).encode(errors="replace"), digest_size=6).hexdigest()
         return f"{self.picture.tag}-{self.state}{restored}{f'-{digest}' if any(told) else ''}"
-
-    @property
-    def failing(self) -> list[str]:
-        """Recipients of notifications that fail, by their names."""
-        return failing_recipients(self.picture.snapshot.unlockers.values())
 
     @property
     def restored(self) -> Restored | None:

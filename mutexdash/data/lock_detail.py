@@ -66,21 +66,20 @@ def known(name: str, moment: Moment, table: Table) -> Detail:
     row = table.row(name)
     holder = row.holder if row else None
     line = table.line(name)
-    removals = moment.picture.snapshot.removals
-    removal = next((gone for gone in removals if gone.holder.name == name), None)
+    snapshot = moment.picture.snapshot
+    removal = next((gone for gone in snapshot.removals if gone.holder.name == name), None)
     deadlock = moment.waits.about(name)
     by_clock = holder is not None and not holder.broken() and holder.expected_runtime is None
-    unlockers = moment.picture.snapshot.unlockers
-    clocks = clock_troubles(unlockers.values()) if by_clock else ""
+    clocks = clock_troubles(snapshot.unlockers.values()) if by_clock else ""
     # All that a page of one lock shows, the rest of the world's locks aside: viewers of a quiet
     # lock cost nothing on a busy cluster.
     shown = (
         row and (holder, row.holder.state(moment.judged_at)),
         line,
         removal,
-        len(unlockers),
+        len(snapshot.unlockers),
         clocks,
-        moment.failing,
+        snapshot.failing,
         moment.state,
         deadlock,
     )

@@ -12,10 +12,12 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import blake2b
 from math import inf
 from operator import attrgetter
 
+from lockclient.model.announcement import failing_recipients
 from lockclient.model.removal import Removal
 from lockclient.model.restore_marker import Restored
 from lockclient.model.ticket import Ticket
@@ -72,6 +74,11 @@ class Snapshot:
             waits.heads,
             waits.knotted,
         )
+
+    @cached_property
+    def failing(self) -> list[str]:
+        """The names of recipients of notifications that fail."""
+        return failing_recipients(self.unlockers.values())
 
     def digest(self) -> bytes:
         """Name all that is shown beside the locks themselves."""
