@@ -340,9 +340,11 @@ class Table:
         self._looking = True
         try:
             page = next(self._store.load(("restored",), Deadline.after(3)), None)
-            if page is None or self._was_put_back(page.revision, page.term):
-                self._missed = page is not None
-                return self._missed
+            if page is None:
+                return False
+            if self._was_put_back(page.revision, page.term):
+                self._missed = True
+                return True
             self._term = max(self._term, page.term)
             with self._lock:
                 said, known = self._said, self._rows

@@ -59,6 +59,7 @@ class Run:
     interrupted: bool = False
     _kill_at: float = math.inf
     _lost: bool = False
+    _killed: bool = False
     _told_to_end: bool = False
 
     def supervise(self, child: Child) -> int:
@@ -81,7 +82,8 @@ class Run:
 
         The caller releases the lock after that. Until then it is held and pushed, as before.
         """
-        self._kill_at = min(self._kill_at, time.monotonic() + self.grace)
+        grace = 0.0 if self._killed else self.grace  # after SIGKILL the rest has had its time
+        self._kill_at = min(self._kill_at, time.monotonic() + grace)
         while child.group_lives() and time.monotonic() < self._kill_at:
             for number in self.pipe.wait(min(self._kill_at, time.monotonic() + _GROUP_POLL_S)):
                 self._handle(number, child)
@@ -133,7 +135,7 @@ class Run:
 
     def _kill(self, child: Child) -> None:
         child.signal(signal.SIGKILL)
-        self._kill_at, self.grace = math.inf, 0.0  # what is left then has had its time
+        self._kill_at, self._killed = math.inf, True
 
 
 def _start(command: tuple[str, ...], env: dict[str, str], files: dict[int, int]) -> Child:

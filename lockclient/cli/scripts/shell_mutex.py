@@ -93,12 +93,14 @@ class ShellMutex(ClusterMutex):
             return nullcontext()
         return showing_queue_status(self._store(), self.name, lambda: self._ticket_uuid)
 
-    def abandon(self) -> None:
-        """Leave neither lock nor ticket behind; gives up when the store does not answer."""
+    def abandon(self) -> bool:
+        """Leave neither lock nor ticket behind; False: the store did not answer in time."""
         if self.locked():
             with suppress(ClusterMutexError):  # lost, or retried in the background
                 self.release()
-        self._store().background.settle(AT_EXIT_S)
+        background = self._store().background
+        background.settle(AT_EXIT_S)
+        return not background.unfinished()
 
     @property
     def token(self) -> str:
@@ -145,9 +147,8 @@ def ending_cleanly(
     try:
         yield
     except Interrupted as interrupt:
-        mutex.abandon()
         outcome = "it was not taken"
-        if mutex._store().background.unfinished():
+        if not mutex.abandon():
             outcome = "the store did not answer in time, so a ticket or the lock may be left"
         print_message(f"{interrupt} came while waiting for the lock {mutex.name!r}; {outcome}.")
         report(SIGNALLED + interrupt.number)
