@@ -21,22 +21,19 @@ def announced_at(announcement: str) -> float | None:
 
 
 CLOCKS_UNKNOWN, CLOCKS_DIFFER = "unknown", "differ"
-"""What an unlocker announces as `clocks` while it can't rely on its wall clock: no member of the
-store tells its time, or its time is another one."""
-
-
-def clock_trouble(announcement: str) -> str:
-    """Say in a sentence why an unlocker can't rely on its wall clock; empty if it can."""
-    return {
-        CLOCKS_UNKNOWN: "no server of the store tells its time",
-        CLOCKS_DIFFER: "its clock differs from the store's",
-    }.get(str(announced(announcement).get("clocks")), "")
+"""The values of `clocks` in an announcement of an unlocker that can't rely on its wall clock: no
+member of the store tells its time, or the two clocks differ."""
+_CLOCK_TROUBLES = {
+    CLOCKS_UNKNOWN: "no server of the store tells its time",
+    CLOCKS_DIFFER: "its clock differs from the store's",
+}
 
 
 def clock_troubles(announcements: Iterable[str]) -> str:
     """Say why none of these unlockers can rely on its wall clock; empty if one can."""
-    why = [clock_trouble(announcement) for announcement in announcements]
-    return why[0] if why and all(why) else ""
+    clocks = [str(announced(announcement).get("clocks")) for announcement in announcements]
+    troubles = [_CLOCK_TROUBLES.get(value, "") for value in clocks]
+    return troubles[0] if troubles and all(troubles) else ""
 
 
 def failing_recipients(announcements: Iterable[str]) -> list[str]:

@@ -7,12 +7,9 @@ from typing import Any, Final, Protocol
 
 from lockclient.text.url import split_url
 
-FOLDERS: Final = frozenset(
-    (
-        *("code", "locks", "locks-unlockers", "notifications", "queue", "released", "removed"),
-        *("restored", "server", "unlockers", "withdrawn"),
-    )
-)
+_OF_LOCKS: Final = {"code", "locks", "queue", "released", "removed", "restored", "withdrawn"}
+_OF_SERVICES: Final = {"locks-unlockers", "notifications", "server", "unlockers"}
+FOLDERS: Final = frozenset(_OF_LOCKS | _OF_SERVICES)
 """Segments that follow a root in the keys of any store."""
 
 

@@ -98,7 +98,7 @@ class Notifier:
         self.count: Callable[[str, int], None] = lambda _result, _number: None
         self._ending, self._last_noted = threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
-        self._by_url: list[Teller] = []
+        self._senders: list[Teller] = []
 
     def start(
         self,
@@ -129,9 +129,9 @@ class Notifier:
         self._configure_at = self._retry_at = float("-inf")
         self._tick = -1
         self._ended_since: dict[str, float] = {}
-        self._by_url = [Teller(recipient, self._agreement, self) for recipient in self._recipients]
+        self._senders = [Teller(recipient, self._agreement, self) for recipient in self._recipients]
         runs = [(self._step, self._ending, self._last_noted)]
-        runs += [(teller.step, self._last_noted, threading.Event()) for teller in self._by_url]
+        runs += [(teller.step, self._last_noted, threading.Event()) for teller in self._senders]
         self._threads = [
             threading.Thread(target=self._run, args=run, name="notify", daemon=True) for run in runs
         ]
@@ -167,7 +167,7 @@ class Notifier:
     def failing(self) -> list[str]:
         """Return the names of recipients that have failed for `FAILING_AFTER_S`."""
         latest = monotonic() - FAILING_AFTER_S
-        since = ((teller.url, teller.failing_since) for teller in self._by_url)
+        since = ((teller.url, teller.failing_since) for teller in self._senders)
         return [name for name, at in since if at is not None and at <= latest]
 
     def stop(self) -> None:

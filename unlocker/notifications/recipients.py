@@ -126,7 +126,7 @@ def recipients_of(urls: Sequence[str]) -> tuple[list[Recipient], list[str]]:
         return [], ["it needs apprise: pip install 'clustermutex[notify]'."]
     for name in _NOISY_LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
-    _bound_answers()
+    _restrict_requests()
     asset = apprise.AppriseAsset(app_id="ClusterMutex", async_mode=False, secure_logging=True)
     # apprise from 2 on, as others ignore it: no limit and pool of its own, which a few URLs that
     # hang would fill for all others, and for which the end of the process would wait.
@@ -172,12 +172,11 @@ def _recipient_of(given: str, number: int, sender: Any, others: Collection[str])
     return Recipient(name, _sender(sender), _answer_timeout_s(plugin))
 
 
-def _bound_answers() -> None:
-    """Have no more read of an answer than `MAX_ANSWER_BYTES`, and no redirect followed that drops
-    the message, by our tries alone.
+def _restrict_requests() -> None:
+    """Patch requests: a `_Try` reads at most `MAX_ANSWER_BYTES` and follows no redirect that drops
+    the message.
 
-    apprise asks by `requests.post`, which reads all that comes and takes no adapter of ours. To a
-    301, 302 or 303 it sends a GET without the message, whose 200 would count as success.
+    apprise takes no adapter. After a 301, 302 or 303 it would count the 200 of a GET as success.
     """
     import requests.sessions
     from requests.adapters import HTTPAdapter
