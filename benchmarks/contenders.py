@@ -1,4 +1,4 @@
-"""Who is measured: ClusterMutex, the floor and the peers, each as `acquire` and `release`.
+"""The contenders: ClusterMutex, the floor and the peers, each as `acquire` and `release`.
 
 Every contender is opened once, with a client and a lock object of its own, as a program that runs
 for long would have them; what is timed is `acquire()` and `release()` and nothing else.
@@ -23,10 +23,13 @@ TTL = 60
 
 PACKAGES = {"grpcio", "protobuf", "python3-etcd3", "redis", "kazoo", "pottery", "matplotlib"}
 OURS, FLOOR = "ClusterMutex", "bare floor"
-
+ETCD3, KAZOO = "etcd3 Lock", "kazoo Lock, ZooKeeper"
+REDIS_FSYNC = "redis-py Lock, appendfsync always"
 
 Lock = Any
 """What is timed: anything with `acquire`, which takes a lock that is free, and `release`."""
+Maker = Callable[[str], Lock]
+"""Makes a contender's lock of a name; all locks of one maker share a client."""
 Opener = Callable[[Servers, str], AbstractContextManager[Lock]]
 """Opens a contender: ours and the floor on the etcd at an endpoint, others on servers of theirs."""
 
@@ -110,31 +113,51 @@ def etcd3(servers: Servers, _endpoint: str) -> Iterator[Lock]:
 
     It leaves a lease behind for each acquisition: when they expire they are not to disturb others.
     """
-    package = module("etcd3")
-    with servers.etcd() as server, closing(package.client("127.0.0.1", server.port)) as client:
-        yield client.lock("bench", ttl=TTL)
+    module("etcd3")
+    with servers.etcd() as server, etcd3_on(server.port) as make:
+        yield make("bench")
+
+
+@contextmanager
+def etcd3_on(port: int) -> Iterator[Maker]:
+    """Locks of python3-etcd3 on the etcd at this port."""
+    with closing(module("etcd3").client("127.0.0.1", port)) as client:
+        yield lambda name: client.lock(name, ttl=TTL)
 
 
 @contextmanager
 def redis_lock(servers: Servers, _endpoint: str, *, fsync: bool) -> Iterator[Lock]:
     """redis-py's Lock; with `fsync` each write is on the disk before it is answered, as in etcd."""
-    package = module("redis")
-    with servers.redis(fsync=fsync) as running, package.Redis(port=running.all[0].port) as client:
-        yield client.lock("bench", timeout=TTL)
+    module("redis")
+    with servers.redis(fsync=fsync) as running, redis_on(running.all[0].port) as make:
+        yield make("bench")
+
+
+@contextmanager
+def redis_on(port: int) -> Iterator[Maker]:
+    """Locks of redis-py on the Redis at this port."""
+    with module("redis").Redis(port=port) as client:
+        yield lambda name: client.lock(name, timeout=TTL)
 
 
 @contextmanager
 def kazoo(servers: Servers, _endpoint: str) -> Iterator[Lock]:
     """kazoo's Lock on ZooKeeper, which writes to disk as etcd does."""
-    package = module("kazoo.client")
-    with servers.zookeeper() as server:
-        client = package.KazooClient(hosts=server.endpoint)
-        try:
-            client.start(timeout=30)
-            yield client.Lock("/bench", "benchmark")
-        finally:  # its threads keep a program from ending
-            client.stop()
-            client.close()
+    module("kazoo.client")
+    with servers.zookeeper() as server, kazoo_on(server.endpoint) as make:
+        yield make("bench")
+
+
+@contextmanager
+def kazoo_on(endpoint: str) -> Iterator[Maker]:
+    """Locks of kazoo on the ZooKeeper at this endpoint."""
+    client = module("kazoo.client").KazooClient(hosts=endpoint)
+    try:
+        client.start(timeout=30)
+        yield lambda name: client.Lock(f"/{name}", "benchmark")
+    finally:  # its threads keep a program from ending
+        client.stop()
+        client.close()
 
 
 @contextmanager
@@ -158,10 +181,10 @@ def redlock_on(ports: Iterable[int]) -> Iterator[Lock]:
 PEERS: dict[str, Opener] = {
     OURS: ours,
     FLOOR: floor,
-    "etcd3 Lock": etcd3,
+    ETCD3: etcd3,
     "redis-py Lock, in memory": partial(redis_lock, fsync=False),
-    "redis-py Lock, appendfsync always": partial(redis_lock, fsync=True),
-    "kazoo Lock, ZooKeeper": kazoo,
+    REDIS_FSYNC: partial(redis_lock, fsync=True),
+    KAZOO: kazoo,
     "pottery Redlock, five Redis": redlock,
 }
 """All contenders by the names that the tables use."""

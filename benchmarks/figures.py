@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from benchmarks.contenders import ETCD3, KAZOO, REDIS_FSYNC
+from benchmarks.hot import GO
+
 Results = dict[str, Any]
 
 _SCALES = {"": 1, "s": 1, "ms": 1e-3, "µs": 1e-6, "%": 0.01, "kB": 1e3, "MB": 1e6}
@@ -78,10 +81,8 @@ def _hot(peer: str, clients: int) -> Callable[[Results], Any]:
 
 
 _CPU, _FLOOR = "caller_cpu", "cycle/bare floor"
-_FSYNC = "cycle/redis-py Lock, appendfsync always/ours_over_this"
-_KAZOO = "cycle/kazoo Lock, ZooKeeper/ours_over_this"
+_FSYNC = f"cycle/{REDIS_FSYNC}/ours_over_this"
 _ONE = "handover/contender=ours,waiters=1,busy=False/over_floor"
-_GO, _KAZOO_LOCK = "Go concurrency.Mutex", "kazoo Lock, ZooKeeper"
 _MANY = "handover/contender=ours,waiters=1000,busy=False/over_one_waiter"
 _SCRAPE = "unlocker, a scrape of /metrics, p99 with 500 pushes a second"
 _HINT = "Valkey, hand-over by hint / bare publish and take"
@@ -94,8 +95,8 @@ FIGURES = (
         *("CPU of the calling thread, cycle / bare floor", 1.2),
         lambda found: pick(found, f"cycle/ClusterMutex/{_CPU}") / pick(found, f"{_FLOOR}/{_CPU}"),
     ),
-    Figure("cycle / etcd3 Lock", 0.75, "cycle/etcd3 Lock/ours_over_this"),
-    Figure("cycle / kazoo Lock", 0.7, _KAZOO),
+    Figure("cycle / etcd3 Lock", 0.75, f"cycle/{ETCD3}/ours_over_this"),
+    Figure("cycle / kazoo Lock", 0.7, f"cycle/{KAZOO}/ours_over_this"),
     Figure("cycle / redis-py Lock with appendfsync always", 2.3, _FSYNC),
     Figure("hand-over, 1 waiter / bare floor", 1.2, _ONE),
     Figure("hand-over, 1,000 waiters / 1 waiter", 1.3, _MANY),
@@ -106,7 +107,7 @@ FIGURES = (
             *(target, _hot(peer, clients)),
             at_least=True,
         )
-        for peer, target, sizes in ((_GO, 8, (2,)), (_KAZOO_LOCK, 0.75, (2, 3, 5, 10)))
+        for peer, target, sizes in ((GO, 8, (2,)), (KAZOO, 0.75, (2, 3, 5, 10)))
         for clients in sizes
     ),
     *(

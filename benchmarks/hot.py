@@ -8,14 +8,24 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 from benchmarks.children import children
-from benchmarks.contenders import TTL, Lock, our_store
+from benchmarks.contenders import (
+    ETCD3,
+    KAZOO,
+    REDIS_FSYNC,
+    Lock,
+    Maker,
+    etcd3_on,
+    kazoo_on,
+    our_store,
+    redis_on,
+)
 from benchmarks.samples import spread
 from benchmarks.servers import Missing, Servers, metrics, module
 from lockclient import ClusterMutex
@@ -81,6 +91,10 @@ def _row(
 Run = Callable[[Case, float], tuple[int, int]]
 """Returns how often the lock was taken within that time, and how often in all: a queue that stood
 at its end is served after it, with requests that etcd counts."""
+Address = int | str
+"""The port of a contender's server, or its endpoint."""
+OpenAt = Callable[[Any], AbstractContextManager[Maker]]
+"""Connects to a contender's server at its `Address`."""
 
 
 def _started(stack: ExitStack, servers: Servers, most: int) -> dict[str, tuple[Run, str]]:
@@ -88,7 +102,7 @@ def _started(stack: ExitStack, servers: Servers, most: int) -> dict[str, tuple[R
     etcd = stack.enter_context(servers.etcd())
     found: dict[str, tuple[Run, str]] = {}
 
-    def add(name: str, opener: Callable[..., Any], address: str, endpoint: str = "") -> None:
+    def add(name: str, opener: OpenAt, address: Address, endpoint: str = "") -> None:
         number = min(most, MOST_PROCESSES)
         pipes = stack.enter_context(children(_run, [(opener, address)] * number))
         found[name] = (lambda case, seconds: _locks(pipes, case, seconds)), endpoint
@@ -102,10 +116,10 @@ def _started(stack: ExitStack, servers: Servers, most: int) -> dict[str, tuple[R
         )
     except Missing as reason:
         servers.missing[GO] = str(reason)
-    peers: dict[str, tuple[Callable[..., Any], Callable[[], str]]] = {
-        "etcd3 Lock": (_etcd3, lambda: _etcd3_port(etcd.port)),
-        "kazoo Lock, ZooKeeper": (_kazoo, lambda: _zookeeper(stack, servers)),
-        "redis-py Lock, appendfsync always": (_redis, lambda: _redis_port(stack, servers)),
+    peers: dict[str, tuple[OpenAt, Callable[[], Address]]] = {
+        ETCD3: (etcd3_on, lambda: _etcd3_port(etcd.port)),
+        KAZOO: (kazoo_on, lambda: _zookeeper(stack, servers)),
+        REDIS_FSYNC: (redis_on, lambda: _redis_port(stack, servers)),
     }
     for name, (opener, address) in peers.items():
         try:
@@ -115,9 +129,9 @@ def _started(stack: ExitStack, servers: Servers, most: int) -> dict[str, tuple[R
     return found
 
 
-def _etcd3_port(port: int) -> str:
+def _etcd3_port(port: int) -> int:
     module("etcd3")
-    return str(port)
+    return port
 
 
 def _zookeeper(stack: ExitStack, servers: Servers) -> str:
@@ -125,9 +139,9 @@ def _zookeeper(stack: ExitStack, servers: Servers) -> str:
     return stack.enter_context(servers.zookeeper()).endpoint
 
 
-def _redis_port(stack: ExitStack, servers: Servers) -> str:
+def _redis_port(stack: ExitStack, servers: Servers) -> int:
     module("redis")
-    return str(stack.enter_context(servers.redis(fsync=True)).all[0].port)
+    return stack.enter_context(servers.redis(fsync=True)).all[0].port
 
 
 def _requests(endpoint: str) -> float:
@@ -160,7 +174,7 @@ def _summed(counts: Iterable[tuple[int, int]]) -> tuple[int, int]:
     return sum(in_time), sum(locks)
 
 
-def _run(opener: Callable[[str], Any], address: str, pipe: Connection) -> None:
+def _run(opener: OpenAt, address: Address, pipe: Connection) -> None:
     """Do jobs until the parent ends."""
     with opener(address) as make:
         lock = make("warm-up")
@@ -188,28 +202,9 @@ def _work(job: _Job, lock: Lock) -> tuple[int, int]:
 
 
 @contextmanager
-def _ours(endpoint: str) -> Iterator[Callable[[str], Lock]]:
+def _ours(endpoint: str) -> Iterator[Maker]:
     with closing(our_store(endpoint)) as store:
         yield lambda name: ClusterMutex(name, store=store)
-
-
-@contextmanager
-def _etcd3(port: str) -> Iterator[Callable[[str], Lock]]:
-    with closing(module("etcd3").client("127.0.0.1", int(port))) as client:
-        yield lambda name: client.lock(name, ttl=TTL)
-
-
-@contextmanager
-def _kazoo(endpoint: str) -> Iterator[Callable[[str], Lock]]:
-    client = module("kazoo.client").KazooClient(hosts=endpoint)
-    client.start(timeout=30)
-    yield lambda name: client.Lock(f"/{name}", "benchmark")
-
-
-@contextmanager
-def _redis(port: str) -> Iterator[Callable[[str], Lock]]:
-    with module("redis").Redis(port=int(port)) as client:
-        yield lambda name: client.lock(name, timeout=TTL)
 
 
 # ---------------------------------------------------------------- etcd's own Mutex, in Go

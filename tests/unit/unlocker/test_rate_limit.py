@@ -8,29 +8,22 @@ import time
 import pytest
 from click.testing import CliRunner
 
+from tests.support.fake_clock import FakeClock
 from unlocker.cli import main, read_limit
 from unlocker.rate_limit import WINDOW_S, RateLimit
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> FakeClock:
+    return FakeClock()
 
 
 def keys(number: int, start: int = 0) -> list[tuple[str, str | None]]:
     return [(f"lock {place}", "uuid") for place in range(start, start + number)]
 
 
-def test_so_many_pass_in_any_minute(clock: Clock) -> None:
-    brake = RateLimit(5, clock.monotonic)
+def test_so_many_pass_in_any_minute(clock: FakeClock) -> None:
+    brake = RateLimit(5, clock)
     brake.count(keys(3))
     assert not brake.is_full(0)
     clock.now += 30
@@ -44,8 +37,8 @@ def test_so_many_pass_in_any_minute(clock: Clock) -> None:
     assert brake.is_full(0)
 
 
-def test_a_fifth_of_all_locks_passes_if_that_is_more(clock: Clock) -> None:
-    brake = RateLimit(5, clock.monotonic)
+def test_a_fifth_of_all_locks_passes_if_that_is_more(clock: FakeClock) -> None:
+    brake = RateLimit(5, clock)
     assert brake.state(24).limit == 5
     assert brake.state(1000).limit == 200
     brake.count(keys(199))
@@ -54,9 +47,9 @@ def test_a_fifth_of_all_locks_passes_if_that_is_more(clock: Clock) -> None:
     assert brake.is_full(800)
 
 
-def test_a_removal_counts_once_from_when_it_was_last_told(clock: Clock) -> None:
+def test_a_removal_counts_once_from_when_it_was_last_told(clock: FakeClock) -> None:
     """By the answer to its own request, then by the watch: it was made no later than that."""
-    brake = RateLimit(2, clock.monotonic)
+    brake = RateLimit(2, clock)
     brake.count(keys(1))
     clock.now += 1
     brake.count(keys(1))
@@ -69,9 +62,9 @@ def test_a_removal_counts_once_from_when_it_was_last_told(clock: Clock) -> None:
 
 
 def test_it_lets_go_a_minute_after_it_kept_something_back(
-    clock: Clock, caplog: pytest.LogCaptureFixture
+    clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    brake = RateLimit(1, clock.monotonic)
+    brake = RateLimit(1, clock)
     brake.withhold(0, 10)
     assert not brake.state(10).engaged
     for left in (9, 8, 0, 3, 0):
@@ -97,9 +90,9 @@ def test_without_a_limit_everything_passes() -> None:
     assert brake.state(0).limit == math.inf
 
 
-def test_what_it_counts_is_forgotten(clock: Clock) -> None:
+def test_what_it_counts_is_forgotten(clock: FakeClock) -> None:
     """With no limit, too, where nobody asks."""
-    brake = RateLimit(None, clock.monotonic)
+    brake = RateLimit(None, clock)
     brake.count(keys(10_000))
     clock.now += WINDOW_S
     brake.count(keys(1, start=10_000))

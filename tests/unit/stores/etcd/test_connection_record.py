@@ -17,6 +17,7 @@ from lockclient.stores.etcd.wire import failover
 from lockclient.stores.etcd.wire.etcd3_client import Borrowed
 from lockclient.stores.etcd.wire.failover import MAX_REASONS, Connection, Failover
 from lockclient.stores.etcd.wire.rpc_methods import TXN
+from tests.support.fake_clock import FakeClock
 
 Code = grpc.StatusCode
 
@@ -39,16 +40,9 @@ LATE = Error(Code.DEADLINE_EXCEEDED)
 LEADERLESS = Error(Code.UNAVAILABLE, "etcdserver: no leader")
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    made = FakeClock()
     monkeypatch.setattr(failover, "monotonic", made)
     return made
 
@@ -65,7 +59,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     ids=["refused", "untrusted", "answers in between", "late", "without a leader"],
 )
 def test_one_that_fails_for_two_seconds_is_made_anew_every_two(
-    clock: Clock, errors: list[Any], made_anew_at: list[float]
+    clock: FakeClock, errors: list[Any], made_anew_at: list[float]
 ) -> None:
     connection, moments = Connection(), list[float]()
     connection.made_at = clock.now
@@ -78,7 +72,7 @@ def test_one_that_fails_for_two_seconds_is_made_anew_every_two(
     assert moments == made_anew_at
 
 
-def test_a_borrowed_client_keeps_its_channel(clock: Clock) -> None:
+def test_a_borrowed_client_keeps_its_channel(clock: FakeClock) -> None:
     """However long it fails: the channel is its owner's, and is neither closed nor replaced."""
     asked: list[str] = []
     channel = SimpleNamespace(unary_unary=lambda path, **_: asked.append(path))
@@ -94,7 +88,9 @@ def test_a_borrowed_client_keeps_its_channel(clock: Clock) -> None:
     assert asked == [TXN.path] * 3
 
 
-def test_the_log_says_why_an_outage_goes_on(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_says_why_an_outage_goes_on(
+    clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING)
     state = Failover(EtcdLocation(("one:1",)))
     for _ in range(3):

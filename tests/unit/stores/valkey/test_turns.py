@@ -9,18 +9,12 @@ import pytest
 from lockclient.stores.protocol import WatchEvent
 from lockclient.stores.valkey.wire import turns
 from lockclient.stores.valkey.wire.turns import Waiter, Waiters
-
-
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.fake_clock import FakeClock
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    clock = FakeClock()
     monkeypatch.setattr(turns, "monotonic", clock)
     return clock
 
@@ -57,7 +51,7 @@ class Queue:
 
 
 @pytest.fixture
-def queue(clock: Clock) -> Queue:
+def queue(clock: FakeClock) -> Queue:
     return Queue()
 
 
@@ -75,7 +69,7 @@ def test_who_has_it_makes_room_for_the_next(queue: Queue) -> None:
     assert queue.waiters.everybody() == []
 
 
-def test_what_one_was_told_grows_old(queue: Queue, clock: Clock) -> None:
+def test_what_one_was_told_grows_old(queue: Queue, clock: FakeClock) -> None:
     """So that a hint that was lost, or a first one that sleeps, costs a moment alone."""
     assert queue.ask("A", "X")
     clock.now += 10.0
@@ -84,7 +78,7 @@ def test_what_one_was_told_grows_old(queue: Queue, clock: Clock) -> None:
 
 
 def test_the_first_is_told_again_until_it_is_known_who_has_the_lock(
-    queue: Queue, clock: Clock
+    queue: Queue, clock: FakeClock
 ) -> None:
     queue.hint()
     assert queue.ask("A")  # the votes were split
@@ -95,7 +89,7 @@ def test_the_first_is_told_again_until_it_is_known_who_has_the_lock(
     assert queue.told == ["A", "A"]
 
 
-def test_who_sleeps_goes_to_the_end(queue: Queue, clock: Clock) -> None:
+def test_who_sleeps_goes_to_the_end(queue: Queue, clock: FakeClock) -> None:
     queue.hint()
     clock.now += 1.0
     queue.again()
