@@ -65,7 +65,7 @@ def test_alone_it_says_the_three_most_useful_commands(settings: Settings) -> Non
 
 
 def test_rich_is_loaded_for_a_terminal_only(settings: Settings, tmp_path: Path) -> None:
-    """Without it everything but a terminal's table works, and that says what to install."""
+    """Without rich a terminal's table says what to install; everything else works."""
     (tmp_path / "rich.py").write_text("raise ModuleNotFoundError('none', name='rich')\n")
     path = os.pathsep.join([str(tmp_path), *sys.path[1:]])
     assert piped(settings, "ls", PYTHONPATH=path).stdout.startswith("STATE")
@@ -77,7 +77,7 @@ def test_rich_is_loaded_for_a_terminal_only(settings: Settings, tmp_path: Path) 
 
 
 def test_every_command_has_help(settings: Settings) -> None:
-    """And the help of the whole names it."""
+    """The help of the whole command names each of them."""
     whole = called(settings, "--help").stdout
     for name in NAMES:
         assert name in whole
@@ -129,7 +129,7 @@ def test_the_reference_is_made_from_the_help_texts() -> None:
     ],
 )
 def test_a_wrong_line_is_one_line(words: list[str], told: str) -> None:
-    """What is wrong and where the help is, on stderr, before a store is asked; status 2, or 69."""
+    """Stderr names the mistake and where the help is, before a store is asked; status 2, or 69."""
     nowhere = Settings(("127.0.0.1:1",))
     said = one_line(called(nowhere, *words, status=69 if told == "name" else 2))
     assert told in said
@@ -207,14 +207,14 @@ def test_who_reads_its_output_may_have_enough(settings: Settings) -> None:
 
 
 def test_errors_are_red_on_a_terminal_only() -> None:
-    """Unless NO_COLOR is set."""
+    """NO_COLOR turns the colour off."""
     for columns, no_color in ((80, ""), (80, "1"), (0, "")):
         done = called(MemoryStore(), "show", "x", columns=columns, status=1, NO_COLOR=no_color)
         assert ("\x1b[31m" in done.stderr) is (columns > 0 and not no_color)
 
 
 def test_all_output_can_be_written_in_any_locale(settings: Settings, store: ServiceStore) -> None:
-    """Also where it has no letters for a name."""
+    """The locale here has no letters for the lock's name."""
     ascii_only: dict[str, Any] = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     with ClusterMutex("Grüße, 名前", store=store):
         piped(settings, "ls", **ascii_only)

@@ -56,7 +56,7 @@ def test_piped_it_is_plain_lines(held: MemoryStore) -> None:
 
 @pytest.mark.parametrize("colour", [True, False])
 def test_on_a_terminal_it_is_a_table_in_colour(held: MemoryStore, *, colour: bool) -> None:
-    """That fits the terminal, with a sentence on the whole below; NO_COLOR leaves the table."""
+    """The table fits the terminal; a sentence below sums it up. NO_COLOR leaves the table."""
     done = called(held, "ls", columns=78, NO_COLOR="" if colour else "1")
     said = done.stdout
     assert ("\x1b[33malert" in said) is colour
@@ -67,7 +67,7 @@ def test_on_a_terminal_it_is_a_table_in_colour(held: MemoryStore, *, colour: boo
 
 
 def test_hostile_texts_show_and_steer_nothing(held: MemoryStore) -> None:
-    """What is invisible or turns the writing around is written as an escape."""
+    """Invisible characters and those that change the direction of text are escaped."""
     for said in (called(held, "ls", columns=200).stdout, called(held, "ls").stdout):
         assert r"na\u202eme\u200b [red]x[/red]" in said
         assert r"a\u202eb" in said
@@ -119,7 +119,7 @@ def test_nothing_held(memory: MemoryStore) -> None:
 
 
 def test_broken_and_eternal_locks_are_listed(memory: MemoryStore) -> None:
-    """What nobody can judge is not left out, and what never ends says so."""
+    """A broken lock is listed, and one without an end says `never`."""
     for name in ("odd", "plain"):
         for key, value in (("uuid", b"u"), ("hostname", b"h"), ("alert_at", b"9999999999")):
             memory.write(("locks", name, key, value))
@@ -170,7 +170,8 @@ def test_watched_through_a_pipe(settings: Settings, store: ServiceStore, *, as_j
 
 
 def test_removed(memory: MemoryStore) -> None:
-    """Who took which lock from whom and why, the newest first; searched by any of it."""
+    """A row names the lock, its holder, the remover and the reason; the newest comes first, and a
+    search looks at all of them."""
     assert len(_rows(called(memory, "removed").stdout)) == 1
     for number, who in enumerate(("ann", "unlocker@a:1", "bob")):
         mutex = ClusterMutex(f"lock {number}", reason="r", store=memory)

@@ -1,4 +1,4 @@
-"""`clustermutex run` and what is left of the command's process group when a signal ended that."""
+"""`clustermutex run`: the rest of the command's process group after a signal ended the command."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def worker(tmp_path: Path) -> list[str]:
 def test_the_lock_is_held_until_the_last_of_the_group_has_ended(
     start: Start, store: ServiceStore, tmp_path: Path, worker: list[str], name: str, whom: str
 ) -> None:
-    """Whether we pass a signal on, or another one than us sends it to the whole group."""
+    """The signal is sent to us, who pass it on, or to the whole process group."""
     number = signal.Signals[f"SIG{name}"]
     words = ["--grace", "60", "--", "sh", "-c", SCRIPT, "sh", *worker, name, "1.5"]
     with start("run", NAME, *words) as run:
@@ -96,7 +96,7 @@ def test_the_lock_is_held_until_the_last_of_the_group_has_ended(
 def test_it_is_pushed_meanwhile(
     start: Start, store: ServiceStore, tmp_path: Path, worker: list[str]
 ) -> None:
-    """What works on for longer than the lock is kept without a push still has it."""
+    """A worker that outlives the lock's time without a push still has the lock."""
     times = ["--grace", "60", "--expected-runtime", "0.4", "--auto-unlock-after", "1.5"]
     script = ["sh", "-c", SCRIPT, "sh", *worker, "TERM", "4"]
     with start("run", NAME, *times, "--", *script) as run:

@@ -1,4 +1,4 @@
-"""`clustermutex lock`, `alive` and `unlock`: a lock that no process stays for."""
+"""`clustermutex lock`, `alive` and `unlock`: a script holds a lock, without a process of ours."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_lock_alive_unlock(env: dict[str, str], store: ServiceStore) -> None:
 def test_export_sets_the_variables(
     env: dict[str, str], store: ServiceStore, tmp_path: Path, name: str
 ) -> None:
-    """Whatever the name, and for all that the script calls."""
+    """Any name works, and all programs that the script calls get the variables."""
     script = f"""
         cd {tmp_path}; eval "$(clustermutex lock "$1" --export)" || exit
         env | grep ^CLUSTERMUTEX_; clustermutex alive && clustermutex unlock"""

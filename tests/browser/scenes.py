@@ -1,7 +1,7 @@
-"""What pages are looked at with: dashboards over stores in memory, each in another state.
+"""Scenes: dashboards over stores in memory, each in another state.
 
-`pictures.py` draws their pages, `test_pages_fit.py` looks for what a program can tell of them. All
-names and addresses are what they are as a rule.
+`pictures.py` draws their pages, `test_pages_fit.py` checks their layout and accessibility. Names
+and addresses are typical ones.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def many_locks(day: Day) -> None:
 
 
 def bad_night(day: Day) -> None:
-    """Whatever can be wrong at once, with names and texts as long as they may be."""
+    """Everything that can be wrong at once, with the longest names and texts."""
     day.take("nightly-report", 2000, "batch-07", 20713, "rebuild totals")
     for number in range(30):
         day.wait("nightly-report", f"web-{number}", 900 + number, 1500 - number, reason="totals")

@@ -1,7 +1,7 @@
 """Each page in each state: nothing sticks out to the side, and axe finds nothing serious.
 
-In either theme: contrast, names, roles, headings, what the keyboard reaches. `make pictures` draws
-the same pages, to be looked at.
+axe checks contrast, names, roles, headings and the reach of the keyboard, in both themes.
+`make pictures` draws the pages for people.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ QUICK = ("day", "hostile")
 
 
 def barriers(page: Page) -> list[str]:
-    """Return what axe, which the page has, finds serious, a line each."""
+    """Return the serious findings of axe, which the page has loaded, a line each."""
     return [
         f"{rule['impact']} {rule['id']}: {[node['target'] for node in rule['nodes']][:5]}"
         for rule in page.evaluate(_AXE)

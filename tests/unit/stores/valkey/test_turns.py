@@ -1,4 +1,4 @@
-"""Who of one process asks next: one at a time, in the order in which they came."""
+"""The waiters of one process ask in turn: one at a time, in the order of their arrival."""
 
 from __future__ import annotations
 
