@@ -531,6 +531,16 @@ def test_a_restore_is_told_for_a_day_and_counts_as_a_change(board: Board) -> Non
         assert "restored from a backup" not in board.html(path)
 
 
+def test_a_recipient_that_fails_is_named_and_counts_as_a_change(board: Board) -> None:
+    board.store.take("a")
+    board.store.unlocker("u")
+    tags = {path: board.get(path).headers["ETag"] for path in ("/", "/lock/a")}
+    board.store.write(("unlockers", "u", "", b'{"failing": ["ops", "<b>"]}'))
+    for path, tag in tags.items():
+        assert board.get(path).headers["ETag"] != tag
+        board.shows(path, "failed to notify <b>, ops.")
+
+
 # ---------------------------------------------------------------- the runbook, traces
 
 
