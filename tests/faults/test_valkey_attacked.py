@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import socketserver
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lockclient import ClusterMutex, StoreError, StoreUnavailable
+from lockclient import ClusterMutex, Settings, StoreError, StoreUnavailable
 from lockclient.cli.setup.ports import free_port
 from lockclient.model.clocks import Stamps
 from lockclient.model.holder import Holder
@@ -25,9 +25,12 @@ from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.keys import KeyNames, push_of
 from lockclient.stores.valkey.location import ValkeyLocation
 from tests.contract.asking import NAME, NEVER, holder, removal
-from tests.support.locks import ask, at_once, has, held, removal_of, take, unlock
+from tests.support.following import following
+from tests.support.locks import ask, at_once, has, held, read, removal_of, remove, take, unlock
 from tests.support.processes import wait_until
-from tests.support.valkey_servers import Servers, ValkeyStore, frozen, opened, running
+from tests.support.relay import Relay
+from tests.support.terminal import called
+from tests.support.valkey_servers import Server, Servers, ValkeyStore, opened, running
 
 
 @pytest.fixture
@@ -59,29 +62,6 @@ def all_vote(store: ValkeyStore, number: int = 5) -> None:
 
 
 class TestPushes:
-    def test_the_number_of_a_push_that_failed_is_not_used_again(self, five: Servers) -> None:
-        """Else servers with its stamps pass for up to date, and a removal as seen succeeds."""
-        with five.store() as store, five.store() as other:
-            uuid, token = take(store)
-            for server in five.all[2:]:
-                server.kill()
-            with pytest.raises(StoreUnavailable):
-                ask(store, Push(NAME, uuid, Stamps(1000.0, 1001.0), token), 1.0)
-            for server in five.all[2:]:
-                server.start()
-            all_vote(store)
-            all_vote(other)
-            wait_until(lambda: held(other).alert_at == 1000.0, what="its stamps")
-            seen = held(other)  # what an unlocker knows: the push that failed
-            pushed = ask(store, Push(NAME, uuid, Stamps(1010.0, 1011.0), token))
-            assert isinstance(pushed, Done)
-            for server in five.all[:3]:  # whichever of them is asked
-                with frozen(server):
-                    assert held(store).auto_unlock_at == 1011.0
-            outcome = ask(other, Remove(removal(seen), seen.stamp_revisions))
-            assert isinstance(outcome, NotHolder)
-            assert outcome.holder == has(store) == uuid
-
     def test_of_two_with_one_number_the_later_stamps_stand(self, five: Servers) -> None:
         """Two processes may hit upon one: what is read is what leaves the holder more time."""
         key = KeyNames(five.root).lock(NAME)
@@ -219,35 +199,37 @@ class TestRemovers:
                 assert lost.removal.removed_by == f"unlocker-{done[0]}"
                 self.one_record(three, uuid, both[done[0]][1])
 
-    def test_a_push_that_was_first_leaves_no_record(self, five: Servers) -> None:
-        """The lock is its holder's still, as a majority says."""
+    @pytest.mark.parametrize("what", ["pushed", "released"])
+    def test_what_is_not_to_be_removed_leaves_no_record(self, five: Servers, what: str) -> None:
+        """Though one server, which did not get the push or the release, gives it to the remover."""
         with five.store() as store:
             mine, uuid, token = taken(store)
-            keys = KeyNames(five.root)
-            key, record = keys.lock(NAME), keys.record(NAME, uuid)
-            Servers(five.all[:4]).command("HSET", key, "push", "1")
-            outcome = ask(store, Remove(removal(mine), (token, token)))
-            assert isinstance(outcome, NotHolder)
-            assert outcome.holder == uuid
-            last = five.all[4]  # there it was not pushed
-            wait_until(lambda: not last.command("EXISTS", record), what="no record")
-            assert last.command("EXISTS", key) == 0
-            unlock(store, uuid)
-
-    def test_what_its_holder_released_nobody_has_removed(self, five: Servers) -> None:
-        """Also if one server did not get the release in time, and gives the lock to a remover."""
-        with five.store() as store:
-            mine, uuid, _ = taken(store)
-            Servers(five.all[:4]).command("DEL", KeyNames(five.root).lock(NAME))
-            outcome = ask(store, Remove(removal(mine), None))
+            keys, most, last = KeyNames(five.root), Servers(five.all[:4]), five.all[4]
+            if what == "pushed":
+                most.command("HSET", keys.lock(NAME), "push", "1")
+            else:
+                most.command("DEL", keys.lock(NAME))
+            seen = (token, token) if what == "pushed" else None
+            outcome = ask(store, Remove(removal(mine), seen))
             assert isinstance(outcome, NotHolder)
             assert outcome.removal is None
-            last = five.all[4]
-            record = KeyNames(five.root).record(NAME, uuid)
+            assert outcome.holder == (uuid if what == "pushed" else None)
+            record = keys.record(NAME, uuid)
             wait_until(lambda: not last.command("EXISTS", record), what="no record")
+            assert last.command("EXISTS", keys.lock(NAME)) == 0
 
 
 class TestServers:
+    def test_one_under_two_names_is_noticed(self, tmp_path: Path) -> None:
+        with running(tmp_path, 1, always=False) as one:
+            port = one.all[0].port
+            place = ValkeyLocation((f"127.0.0.1:{port}", f"localhost:{port}"), one.root)
+            with (
+                closing(opened(place)) as store,
+                pytest.raises(StoreError, match="it is the same server as"),
+            ):
+                ask(store, Take(holder()), 5)
+
     @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-lru"])
     def test_one_that_may_drop_locks_has_no_vote(self, tmp_path: Path, policy: str) -> None:
         """They expire, so that each policy takes them; the sentinel stays."""
@@ -258,30 +240,19 @@ class TestServers:
             assert any("noeviction" in f"{finding}" for finding in store.examine())
             store.close()
 
-    def test_one_under_two_names_is_noticed_whoever_is_first(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Also if both are opened at the same time."""
-        with running(tmp_path, 1, always=False) as one:
-            port = one.all[0].port
-            store = opened(ValkeyLocation((f"127.0.0.1:{port}", f"localhost:{port}"), one.root))
-            warn = logging.Logger.warning
-
-            def slow(self: logging.Logger, *words: Any) -> None:
-                time.sleep(0.5)
-                warn(self, *words)
-
-            monkeypatch.setattr(logging.Logger, "warning", slow)
-            with pytest.raises(StoreError, match="it is the same server as"):
-                ask(store, Take(holder()), 5)
-            store.close()
-
 
 class TestEndlessAnswers:
     """What stands before a server, or in its place, and begins an answer of two gigabytes."""
 
-    @pytest.mark.parametrize("user", [None, "ann"])
-    @pytest.mark.parametrize("begun", [b"$2147483647\r\n", b"*1\r\n$2147483647\r\n", b"+", b"-"])
+    @pytest.mark.parametrize(
+        ("begun", "user"),
+        [
+            (b"$2147483647\r\n", None),
+            (b"*1\r\n$2147483647\r\n", None),
+            (b"+", None),
+            (b"-", "ann"),
+        ],
+    )
     def test_no_more_is_taken_in_than_any_answer_has(self, begun: bytes, user: str | None) -> None:
         given: list[int] = []
 
@@ -360,3 +331,137 @@ class TestLeftovers:
                 return
             assert not isinstance(ask(store, Take(holder()), 2.0), Taken)
             assert all(Servers(five.all[:3]).command("EXISTS", key))
+
+
+class TestRegrants:
+    """Votes that were lost are given back by a push: to nobody else's harm, however late."""
+
+    @staticmethod
+    def empty(servers: list[Server], store: ValkeyStore) -> None:
+        """Let servers lose all, and vote again at once, as if the longest wait had passed."""
+        for server in servers:
+            server.empty()
+        all_vote(store)
+        with closing(opened(store.location)) as operator:
+            operator.vouch()
+        all_vote(store)
+
+    @staticmethod
+    def push(store: ValkeyStore, uuid: str, token: int, seconds: float = 60.0) -> Done | NotHolder:
+        now = time.time()
+        outcome = ask(store, Push(NAME, uuid, Stamps(now + seconds / 2, now + seconds), token))
+        assert isinstance(outcome, Done | NotHolder)
+        return outcome
+
+    @staticmethod
+    def stands(servers: Servers) -> list[int]:
+        return servers.command("EXISTS", KeyNames(servers.root).lock(NAME))
+
+    def test_servers_that_are_emptied_one_after_the_other_end_no_lock(self, five: Servers) -> None:
+        key = KeyNames(five.root).lock(NAME)
+        with five.store() as store:
+            mine, uuid, token = taken(store, backtrace="x" * 9000)
+            for server in five.all:
+                self.empty([server], store)
+                pushed = self.push(store, uuid, token)
+                assert isinstance(pushed, Done)
+                token = pushed.revision
+                assert self.stands(five) == [1] * 5
+            assert held(store).backtrace == mine.backtrace
+            alike = five.command("HGETALL", key)
+            assert alike == [alike[0]] * 5
+            assert all(lasts > 0 for lasts in five.command("PTTL", key))
+            unlock(store, uuid)
+            left = partial(five.command, "KEYS", f"{five.root}/[lw]*")
+            wait_until(lambda: left() == [[]] * 5, what="nothing left")
+
+    def test_a_lock_that_is_never_auto_unlocked_gets_it_back_for_good(self, five: Servers) -> None:
+        with five.store() as store:
+            _, uuid, token = taken(store, **NEVER)
+            self.empty(five.all[3:], store)
+            assert isinstance(ask(store, Push(NAME, uuid, Stamps(1.0, None), token)), Done)
+            assert five.command("PTTL", KeyNames(five.root).lock(NAME)) == [-1] * 5
+
+    def test_a_majority_that_has_forgotten_gets_nothing_back(self, five: Servers) -> None:
+        """What a push gives would make it true."""
+        with five.store() as store:
+            _, uuid, token = taken(store)
+            self.empty(five.all[2:], store)
+            assert isinstance(self.push(store, uuid, token), NotHolder)
+            assert self.stands(five) == [1, 1, 0, 0, 0]
+
+    @pytest.mark.parametrize("meanwhile", ["expired", "removed", "released", "another's"])
+    def test_what_arrives_late_brings_no_lock_to_life(self, five: Servers, meanwhile: str) -> None:
+        """That was another's since, or is over, or where another one is only trying."""
+        expires = meanwhile == "expired"
+        last, key = Servers(five.all[3:]), KeyNames(five.root).lock(NAME)
+        with ExitStack() as stack:
+            other = stack.enter_context(five.store(expire=expires))
+            ways = [stack.enter_context(Relay(server.endpoint)) for server in last.all]
+            there = (*other.location.endpoints[:3], *(way.endpoint for way in ways))
+            place = replace(other.location, endpoints=there)
+            store = stack.enter_context(closing(opened(place)))
+            lasts = 2.0 if expires else 60.0
+            _, uuid, token = taken(store, auto_unlock_after=lasts)
+            self.empty(last.all, store)
+            last.command("SCRIPT", "LOAD", lua_scripts.GIVE.source)
+            for way in ways:
+                way.change = partial(hold_next, way)
+            assert isinstance(self.push(store, uuid, token, lasts), Done)
+            before = scripts_run(last)
+            if expires:
+                wait_until(lambda: has(other) is None, what="its end")
+                unlock(other, take(other)[0])
+            elif meanwhile == "removed":
+                remove(other, held(other))
+                mark = KeyNames(five.root).tombstone(NAME, uuid)
+                wait_until(lambda: last.command("GET", mark) == [b"all"] * 2, what="the marks")
+            elif meanwhile == "released":
+                unlock(store, uuid)
+            else:
+                last.command("HSET", key, "uuid", "another")
+            for way in ways:
+                way.change = bytes
+                way.mend()
+            wait_until(
+                lambda: all(
+                    now > then for now, then in zip(scripts_run(last), before, strict=True)
+                ),
+                what="what was late",
+            )
+            if meanwhile == "another's":
+                assert last.command("HGET", key, "uuid") == [b"another"] * 2
+                assert has(store) == uuid
+            else:
+                wait_until(lambda: self.stands(five) == [0] * 5, what="the end of all of it")
+
+    def test_people_are_told_on_how_few_servers_a_lock_is(self, five: Servers) -> None:
+        with five.store() as store:
+            _, uuid, token = taken(store)
+            self.empty(five.all[3:], store)
+            # A server that is slow to answer once could not be asked, which is said, too.
+            thin = f"{NAME!r}: held on 3 of 5 servers."
+            wait_until(lambda: read(store).warning == thin, what="a reading that all have answered")
+            with following(store):
+                wait_until(lambda: store.thin_locks() == {NAME: 3}, what="what a look has found")
+                settings = Settings(location=store.location)
+                assert "held on 3 of 5 servers" in called(settings, "show", NAME).stdout
+                found = " ".join(
+                    called(settings, "doctor", "--listen", "0", status=None).stdout.split()
+                )
+                assert f"1 lock ('{NAME}') held on 3 of 5 servers." in found
+                assert isinstance(self.push(store, uuid, token), Done)
+                wait_until(lambda: not read(store).warning, what="that all have it again")
+                wait_until(lambda: not store.thin_locks(), what="the next look")
+
+
+def hold_next(way: Relay, said: bytes) -> bytes:
+    """Hold what is asked after a server has said that the lock is gone: what gives it back."""
+    if b"gone" in said:
+        way.hold(requests=True)
+    return said
+
+
+def scripts_run(servers: Servers) -> list[int]:
+    found = servers.command("INFO", "commandstats")
+    return [stats.get("cmdstat_evalsha", {"calls": 0})["calls"] for stats in found]

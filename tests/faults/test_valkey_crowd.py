@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lockclient import ClusterMutex
 from tests.contract.asking import NAME
-from tests.support.processes import Figure, wait_until
+from tests.support.processes import Figure
 from tests.support.soak import soaking
 from tests.support.valkey_servers import Servers, running
 
@@ -53,27 +50,3 @@ def test_everybody_of_a_crowd_has_its_turn(
         f"{each:.0f} commands for each on each server"
     )
     assert each <= 50
-
-
-def test_those_of_one_process_have_it_in_the_order_in_which_they_came(tmp_path: Path) -> None:
-    order = list[int]()
-
-    def work(worker: int) -> None:
-        with ClusterMutex(NAME, store=store, timeout=100, expected_runtime=60):
-            order.append(worker)
-
-    with running(tmp_path, 3) as servers, servers.store() as store:
-
-        def are_waiting(number: int) -> bool:
-            pubsub: Any = store._pubsub  # type: ignore[attr-defined]
-            waiters = pubsub.waiters(NAME)
-            return waiters is not None and len(waiters.queue) == number
-
-        workers = [threading.Thread(target=work, args=(worker,)) for worker in range(10)]
-        with ClusterMutex(NAME, store=store, expected_runtime=60):
-            for number, worker in enumerate(workers, 1):
-                worker.start()
-                wait_until(partial(are_waiting, number), what="the next of the queue")
-        for worker in workers:
-            worker.join()
-    assert order == list(range(10))
