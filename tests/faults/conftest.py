@@ -8,8 +8,10 @@ import pytest
 
 from lockclient import Settings
 from lockclient.stores.etcd.store import EtcdStore
-from tests.faults.watching import Stores
 from tests.support.etcd_cluster import Cluster
+
+Stores = Callable[..., EtcdStore]
+"""Opens a store on an endpoint."""
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.protocol import WatchEvent, WatchTarget
 from mutexdash.app import create_app
 from mutexdash.data.live import Live
-from tests.faults.watching import Heard, Stores, last, write
+from tests.faults.conftest import Stores
 from tests.support.etcd_binary import Etcdctl, add_users, allow, etcdctl_of
 from tests.support.processes import Figure, wait_until
 from tests.support.relay import Relay
@@ -49,15 +49,18 @@ def ann(guarded: Guarded, stores: Stores) -> EtcdStore:
 def test_a_stale_token_is_replaced(ann: EtcdStore, caplog: pytest.LogCaptureFixture) -> None:
     """A new watch on an old stream is heard, and so are those before it; nobody is alarmed."""
     caplog.set_level(logging.INFO)
-    early = Heard(ann, (b"/guarded/a", b""), 1)
+    early, late = list[WatchEvent](), list[WatchEvent]()
+    watches = [ann.watch(WatchTarget("a"), 0, early.append)]
     wait_until(ann.connected, what="the stream")
     time.sleep(4)  # the token is looked at once a second
-    late = Heard(ann, (b"/guarded/a", b""), 1)
-    write(ann, b"/guarded/a")
-    wait_until(lambda: last(early) and last(late), what="the write")
-    assert early.events[-1] == late.events[-1]
-    assert (early.missed, late.missed) == ([], [])
+    watches.append(ann.watch(WatchTarget("a"), 0, late.append))
+    with ClusterMutex("a", store=ann) as held:
+        for heard in (early, late):
+            wait_until(lambda: any(one.uuid == held.uuid for one in heard), what="the take")  # noqa: B023
+    assert not any(event.gap for event in (*early, *late))
     wait_until(ann.connected, what="the stream")
+    for watch in watches:
+        watch.close()
     assert "trying again with a new token" in caplog.text
     assert "etcd refuses the watch on" not in caplog.text
 
