@@ -73,6 +73,16 @@ def wait_for_nothing(servers: Servers, name: str = NAME) -> None:
 class TestSilence:
     """Servers that hang: what they were sent, they may do whenever they like."""
 
+    def test_a_take_that_a_minority_answered_is_none(
+        self, five: Servers, store: ValkeyStore, other: ValkeyStore
+    ) -> None:
+        """It arrives late at three, and takes nothing."""
+        assert has(store) is None  # all connections stand
+        with frozen(*five.all[:3]), pytest.raises(StoreUnavailable, match="no answer in time"):
+            ask(store, Take(holder()), 1.0)
+        wait_for_nothing(five)
+        take(other)
+
     def test_what_undoes_a_try_does_not_undo_the_next(
         self, five: Servers, store: ValkeyStore
     ) -> None:

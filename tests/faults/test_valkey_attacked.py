@@ -423,12 +423,7 @@ class TestRegrants:
             for way in ways:
                 way.change = bytes
                 way.mend()
-            wait_until(
-                lambda: all(
-                    now > then for now, then in zip(scripts_run(last), before, strict=True)
-                ),
-                what="what was late",
-            )
+            wait_until(lambda: min(map(int.__sub__, scripts_run(last), before)) > 0, what="it")
             if meanwhile == "another's":
                 assert last.command("HGET", key, "uuid") == [b"another"] * 2
                 assert has(store) == uuid
