@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import gc
+import inspect
 import sys
 import threading
 from collections import Counter
@@ -105,7 +106,7 @@ class Garbage:
 
     def trace_here(self) -> None:
         """Trace the thread that calls this, and what it does already."""
-        frame: FrameType | None = sys._getframe()
+        frame = inspect.currentframe()
         while frame is not None:
             if LIBRARY in frame.f_code.co_filename:
                 frame.f_trace, frame.f_trace_opcodes = self.trace, True

@@ -17,12 +17,6 @@ from tests.support.etcd_binary import Etcdctl, served
 from tests.support.processes import wait_until
 
 
-@pytest.fixture(autouse=True)
-def _no_minute_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the look that each waiter takes once a minute, a lost wake-up would last."""
-    monkeypatch.setattr("lockclient.acquisition.attempt.LOOK_INTERVAL", 3600.0)
-
-
 class Line:
     """Waiters in threads: who was served, in which order."""
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import time
 
-from lockclient import ClusterMutex, StoreUnavailable
+import pytest
+
+from lockclient import ClusterMutex, LockLost, StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.requests import Push, Request
 from tests.support.memory_store import MemoryStore
 from tests.support.processes import wait_until
 
-LATE_S = 0.5
-
 
 class SlowStore(MemoryStore):
     """Its answers to pushes come late, and the next so many never."""
 
-    def __init__(self) -> None:
+    def __init__(self, late_s: float = 0.5) -> None:
         super().__init__()
+        self.late_s = late_s
         self.failures = 0
         self.pushed_at = 0.0
 
@@ -26,7 +27,7 @@ class SlowStore(MemoryStore):
         outcome = super().ask(request, deadline)
         if isinstance(request, Push):
             self.pushed_at = monotonic()
-            time.sleep(LATE_S)
+            time.sleep(self.late_s)
             self.failures -= 1
             if self.failures >= 0:
                 raise StoreUnavailable("it does not answer")
@@ -44,7 +45,27 @@ def test_one_that_failed_ends_none_that_follow() -> None:
 
 def test_the_holder_s_time_counts_from_before_its_push_was_sent() -> None:
     """Else it would work on under a lock that the unlocker may have removed."""
-    store = SlowStore()
-    with ClusterMutex("x", store=store, expected_runtime=60, auto_unlock_after=90) as held:
+    store = SlowStore(late_s=1.5)
+    with ClusterMutex("x", store=store, expected_runtime=1, auto_unlock_after=2) as held:
         held.alive(force=True)
-        assert held._acquisition.deadline <= store.pushed_at + 90
+        lost_at = wait_until(lambda: not held.healthy and monotonic(), what="its end")
+        assert lost_at < store.pushed_at + 3.2
+        with pytest.raises(LockLost):
+            held.release()
+
+
+def test_no_quiet_time_reaches_beyond_the_deadline() -> None:
+    """A push that failed puts the next one off, but not what `alive()` says at the deadline."""
+    store = SlowStore(late_s=0.05)
+    held = ClusterMutex("x", store=store, expected_runtime=1, auto_unlock_after=1.5).acquire()
+    assert held is not None
+    deadline, store.failures = monotonic() + 1.5, 1_000_000
+    before = 0.0
+    try:
+        while before < deadline:
+            before = monotonic()
+            held.alive()
+            time.sleep(0.002)
+    except LockLost:
+        return
+    pytest.fail("it says that all is well after its deadline")

@@ -41,8 +41,11 @@ class GarbageEverywhere:
         name, store = f"garbage {self.collected}", self._store
 
         def hold() -> Iterator[None]:
-            with ClusterMutex(name, store=store, capture_backtrace=False):
-                yield
+            with ClusterMutex(name, store=store, capture_backtrace=False) as held:
+                try:
+                    yield
+                finally:
+                    assert held.healthy, "asking waits for no lock of the library's"
 
         suspended: Any = hold()
         next(suspended)
