@@ -80,11 +80,7 @@ class World:
     def copied(self) -> World:
         """Return a world of its own in the same state."""
         twin = copy(self)
-        twin.etcd = copy(self.etcd)
-        twin.etcd.kept, twin.etcd.past = dict(self.etcd.kept), list(self.etcd.past)
-        twin.etcd._leases = {number: copy(lease) for number, lease in self.etcd._leases.items()}
-        for lease in twin.etcd._leases.values():
-            lease.keys = set(lease.keys)
+        twin.etcd = self.etcd.copied()
         twin.clients = [client.copied() for client in self.clients]
         return twin
 
@@ -96,42 +92,42 @@ class World:
             for name, fault, move in self._moves_of(client):
                 yield f"{client.uuid} {name}", fault, partial(_on, number, move)
         for index, (uuid, _, _) in enumerate(self.late):
-            yield f"late of {uuid}", False, partial(World._arrive_late, index=index)
+            yield f"late of {uuid}", False, partial(World.arrive_late, index=index)
         holder = self.uuid()
         if holder == FOREIGN:
-            yield "foreign goes", False, World._foreign_goes
+            yield "foreign goes", False, World.foreign_goes
         elif holder is None and self.barges:
-            yield "foreign comes", True, World._foreign_comes
+            yield "foreign comes", True, World.foreign_comes
         if holder not in (None, FOREIGN) and self.removals and self.seen is None:
-            yield "unlocker looks", False, World._look
+            yield "unlocker looks", False, World.look
         if self.seen is not None:
-            yield "unlocker removes", False, World._remove
-            yield "unlocker's removal is late", True, partial(World._remove, late=True)
+            yield "unlocker removes", False, World.remove
+            yield "unlocker's removal is late", True, partial(World.remove, late=True)
 
     def _moves_of(self, client: Client) -> Iterator[tuple[str, bool, Callable[..., None]]]:
         if client.withdraw is not None:
-            yield "withdraws", False, World._withdraw
+            yield "withdraws", False, World.withdraw
         if client.dead:
             if any(kv.lease == client.lease for kv in self.etcd.kept.values()):
-                yield "lease ends", False, World._lease_ends
+                yield "lease ends", False, World.lease_ends
             return
         if client.over:
             return
-        yield "dies", True, World._die
+        yield "dies", True, World.die
         if client.asking is not None:
-            yield f"is answered {type(client.asking).__name__}", False, World._answer
+            yield f"is answered {type(client.asking).__name__}", False, World.answer
             if not client.resent:
-                yield "loses an answer", True, World._lose_answer
-                yield "is delayed", True, World._delay
+                yield "loses an answer", True, World.lose_answer
+                yield "is delayed", True, World.delay
         elif client.waiting is not None:
             if self._news(client) is not None:
-                yield "wakes", False, World._wake
+                yield "wakes", False, World.wake
         elif client.held:
             if not client.pushes:
-                yield "pushes", False, World._push
-            yield "releases", False, World._release
+                yield "pushes", False, World.push
+            yield "releases", False, World.release
         if not client.held and client is self.clients[0]:  # one who gives up is enough
-            yield "gives up", False, World._give_up
+            yield "gives up", False, World.give_up
 
     # ------------------------------------------------------------ requests
 
@@ -223,10 +219,13 @@ class World:
 
     # ------------------------------------------------------------ moves
 
-    def _answer(self, client: Client) -> None:
+    def answer(self, client: Client) -> None:
         request, engine = client.asking, client.engine
         assert request is not None
-        if isinstance(request, TakeOrQueue) and client.lease not in self.etcd._leases:
+        if (
+            isinstance(request, TakeOrQueue)
+            and not self.etcd.keep_alive(wire.LeaseKeepAlive(id=client.lease)).ttl
+        ):
             client.lease = self.etcd.grant(wire.LeaseGrant(ttl=10**6)).id
         outcome = self.apply(client.uuid, request, client.lease, resent=client.resent)
         if engine.sending is not None and engine.sending.request is request:
@@ -253,17 +252,17 @@ class World:
         if (sending := client.engine.sending) is not None and sending.request is client.asking:
             sending.ambiguous = True
 
-    def _lose_answer(self, client: Client) -> None:
+    def lose_answer(self, client: Client) -> None:
         assert client.asking is not None
         self.apply(client.uuid, client.asking, client.lease)
         self._again(client)
 
-    def _delay(self, client: Client) -> None:
+    def delay(self, client: Client) -> None:
         assert client.asking is not None
         self.late += ((client.uuid, client.asking, client.lease),)
         self._again(client)
 
-    def _arrive_late(self, index: int) -> None:
+    def arrive_late(self, index: int) -> None:
         uuid, request, lease = self.late[index]
         self.late = self.late[:index] + self.late[index + 1 :]
         try:
@@ -281,38 +280,38 @@ class World:
                 return WatchEvent(write.revision, value)
         return None
 
-    def _wake(self, client: Client) -> None:
+    def wake(self, client: Client) -> None:
         self._follow(client, client.engine.woken(self._news(client), client.now()))
 
-    def _push(self, client: Client) -> None:
+    def push(self, client: Client) -> None:
         client.pushes += 1
         self._send(client, client.engine.push(client.now()))
 
-    def _release(self, client: Client) -> None:
+    def release(self, client: Client) -> None:
         self._send(client, client.engine.release())
 
-    def _give_up(self, client: Client) -> None:
+    def give_up(self, client: Client) -> None:
         if client.asking is not None:
             self.late += ((client.uuid, client.asking, client.lease),)
         self._abandon(client)
 
-    def _withdraw(self, client: Client) -> None:
+    def withdraw(self, client: Client) -> None:
         assert client.withdraw is not None
         client.gone, withdraw, client.withdraw = True, client.withdraw, None
         self.apply(client.uuid, withdraw, self.records)
 
-    def _die(self, client: Client) -> None:
+    def die(self, client: Client) -> None:
         if client.asking is not None:
             self.late += ((client.uuid, client.asking, client.lease),)
         client.dead, client.asking, client.waiting = True, None, None
 
-    def _lease_ends(self, client: Client) -> None:
+    def lease_ends(self, client: Client) -> None:
         self.etcd.revoke(wire.LeaseRevoke(id=client.lease))
 
-    def _look(self) -> None:
+    def look(self) -> None:
         self.seen = self.uuid() or "", self.stamps()
 
-    def _remove(self, *, late: bool = False) -> None:
+    def remove(self, *, late: bool = False) -> None:
         assert self.seen is not None
         (uuid, stamps), self.seen = self.seen, None
         self.removals -= 1
@@ -323,13 +322,13 @@ class World:
         else:
             self.apply("unlocker", request, self.records)
 
-    def _foreign_comes(self) -> None:
+    def foreign_comes(self) -> None:
         self.barges -= 1
         txn = wire.Txn()
         txn.success.add().put.CopyFrom(wire.Put(key=OF.uuid, value=FOREIGN.encode()))
         self.etcd.txn(txn)
 
-    def _foreign_goes(self) -> None:
+    def foreign_goes(self) -> None:
         txn = wire.Txn()
         txn.success.add().delete.key = OF.uuid
         self.etcd.txn(txn)

@@ -8,7 +8,8 @@ begins at the revision just compacted is told nothing of what was deleted there 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lockclient.stores.etcd.wire import messages_pb2 as wire
@@ -73,6 +74,15 @@ class SimulatedEtcd:
         self._leases: dict[int, GrantedLease] = {}
         self._last_lease = 0
         self._writing: dict[bytes, Write] | None = None
+
+    def copied(self) -> SimulatedEtcd:
+        """Return a cluster of its own in the same state."""
+        twin = copy(self)
+        twin.kept, twin.past = dict(self.kept), list(self.past)
+        twin._leases = {
+            number: replace(lease, keys=set(lease.keys)) for number, lease in self._leases.items()
+        }
+        return twin
 
     def header(self) -> Any:
         """Return what each answer begins with."""

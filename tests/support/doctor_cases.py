@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from types import ModuleType
 from typing import Any
 
 from lockclient import Settings, open_store
@@ -32,12 +33,12 @@ from tests.support.locks import soon, take
 
 Case = Callable[[Bench], Iterator[Settings]]
 CASES: dict[str, tuple[str, Case]] = {}
-"""By what is said: the function that says it, and the case."""
+"""By what is said: the module that says it, and the case."""
 
 
-def finds(where: Callable[..., Any], said: str) -> Callable[[Case], Case]:
+def finds(where: ModuleType, said: str) -> Callable[[Case], Case]:
     def note(case: Case) -> Case:
-        CASES[said] = (f"{where.__module__}.{where.__name__}", case)
+        CASES[said] = (where.__name__, case)
         return case
 
     return note
@@ -46,7 +47,7 @@ def finds(where: Callable[..., Any], said: str) -> Callable[[Case], Case]:
 # ---------------------------------------------------------------- any store
 
 
-@finds(doctor.findings, "The other checks need it and were left out.")
+@finds(doctor, "The other checks need it and were left out.")
 def _away(bench: Bench) -> Iterator[Settings]:
     settings = bench.restarted()
     yield settings
@@ -54,8 +55,8 @@ def _away(bench: Bench) -> Iterator[Settings]:
         yield settings
 
 
-@finds(doctor.findings, "The locks could not be read.")
-@finds(etcd.examine, "Run this again when etcd answers steadily.")
+@finds(doctor, "The locks could not be read.")
+@finds(etcd, "Run this again when etcd answers steadily.")
 def _reads_locks_alone(bench: Bench) -> Iterator[Settings]:
     """Root, then a user who may read nothing else."""
     bench.patch.setattr(doctor, "READ_ALL_TIMEOUT_S", 2.0)
@@ -67,7 +68,7 @@ def _reads_locks_alone(bench: Bench) -> Iterator[Settings]:
         yield Settings((bench.own.endpoint,), settings.root, user=user, password=user)
 
 
-@finds(doctor._knots, "Who waits for what can't be read.")
+@finds(doctor, "Who waits for what can't be read.")
 def _queues_unreadable(bench: Bench) -> Iterator[Settings]:
     bench.lock("x", 50, 600)
     bench.put(queue__x__t={"hostname": "h"})
@@ -80,7 +81,7 @@ def _queues_unreadable(bench: Bench) -> Iterator[Settings]:
     yield bench.settings
 
 
-@finds(doctor_checks.unlockers, "No unlocker is running")
+@finds(doctor_checks, "No unlocker is running")
 def _no_unlocker(bench: Bench) -> Iterator[Settings]:
     bench.put(unlockers__u={"now": time.time(), "version": "1"})
     yield bench.settings
@@ -88,7 +89,7 @@ def _no_unlocker(bench: Bench) -> Iterator[Settings]:
     yield bench.settings
 
 
-@finds(doctor_checks.recipients, "have failed for ten minutes or longer")
+@finds(doctor_checks, "have failed for ten minutes or longer")
 def _failing_recipient(bench: Bench) -> Iterator[Settings]:
     bench.put(unlockers__u={"now": time.time(), "failing": []})
     yield bench.settings
@@ -96,7 +97,7 @@ def _failing_recipient(bench: Bench) -> Iterator[Settings]:
     yield bench.settings
 
 
-@finds(doctor_checks.clocks_of_unlockers, "can't compare clocks")
+@finds(doctor_checks, "can't compare clocks")
 def _clocks_unknown(bench: Bench) -> Iterator[Settings]:
     bench.put(unlockers__u={"now": time.time()})
     yield bench.settings
@@ -104,7 +105,7 @@ def _clocks_unknown(bench: Bench) -> Iterator[Settings]:
     yield bench.settings
 
 
-@finds(doctor_checks.clocks, "Set both by NTP")
+@finds(doctor_checks, "Set both by NTP")
 def _wrong_clock(bench: Bench) -> Iterator[Settings]:
     bench.lock("x", 55, 600)
     yield bench.settings
@@ -112,7 +113,7 @@ def _wrong_clock(bench: Bench) -> Iterator[Settings]:
     yield bench.settings
 
 
-@finds(doctor_checks.deadlocked, "unless one of these waits has a limit")
+@finds(doctor_checks, "unless one of these waits has a limit")
 def _deadlock(bench: Bench) -> Iterator[Settings]:
     for name, other in (("x", "y"), ("y", "x")):
         yield from () if name == "x" else (bench.settings,)
@@ -122,7 +123,7 @@ def _deadlock(bench: Bench) -> Iterator[Settings]:
     yield bench.settings
 
 
-@finds(doctor_checks.deadlocked, "have too long tickets")
+@finds(doctor_checks, "have too long tickets")
 def _long_ticket(bench: Bench) -> Iterator[Settings]:
     bench.lock("x", 50, 600, actor="a")
     bench.put(queue__x__t={"hostname": "h", "actor": "b"})
@@ -148,10 +149,10 @@ _SICK_LOCKS: dict[str, dict[str, Any]] = {
     "undecided, which no unlocker removes": {"needs": ["what-nobody-knows"]},
 }
 for _said, _sick in _SICK_LOCKS.items():
-    finds(doctor_checks.locks, _said)(_lock_of(_sick))
+    finds(doctor_checks, _said)(_lock_of(_sick))
 
 
-@finds(doctor_checks.locks, "broken and can't be judged")
+@finds(doctor_checks, "broken and can't be judged")
 def _broken(bench: Bench) -> Iterator[Settings]:
     bench.lock("x", 50, 600)
     yield bench.settings
@@ -162,14 +163,14 @@ def _broken(bench: Bench) -> Iterator[Settings]:
 # ---------------------------------------------------------------- etcd
 
 
-@finds(etcd.judge_members, "does not answer over HTTP")
+@finds(etcd, "does not answer over HTTP")
 def _member_away(bench: Bench) -> Iterator[Settings]:
     yield bench.settings
     yield Settings((*bench.settings.endpoints, "127.0.0.1:1"), bench.settings.root)
 
 
-@finds(etcd.judge_members, "raises an alarm")
-@finds(etcd.judge_rights, "the rest is unknown: etcd is out of space.")
+@finds(etcd, "raises an alarm")
+@finds(etcd, "the rest is unknown: etcd is out of space.")
 def _no_space(bench: Bench) -> Iterator[Settings]:
     yield bench.restarted()
     exhaust_space(bench.own)
@@ -185,7 +186,7 @@ def _said_version(bench: Bench, version: str) -> None:
     )
 
 
-@finds(etcd._version, "which can lose or corrupt data")
+@finds(etcd, "which can lose or corrupt data")
 def _losing_version(bench: Bench) -> Iterator[Settings]:
     _said_version(bench, "3.5.30"[: len(bench.etcd.version)])
     yield bench.through_relay
@@ -195,14 +196,14 @@ def _losing_version(bench: Bench) -> Iterator[Settings]:
         yield Settings((server.endpoint,))
 
 
-@finds(etcd._version, "is tested with 3.4 to 3.7.")
+@finds(etcd, "is tested with 3.4 to 3.7.")
 def _old_version(bench: Bench) -> Iterator[Settings]:
     yield bench.through_relay
     _said_version(bench, "3.3" + bench.etcd.version[3:])
     yield bench.through_relay
 
 
-@finds(etcd._cluster, "The members run different versions")
+@finds(etcd, "The members run different versions")
 def _two_versions(bench: Bench) -> Iterator[Settings]:
     both = Settings((*bench.settings.endpoints, bench.relay.endpoint), bench.settings.root)
     yield both
@@ -210,7 +211,7 @@ def _two_versions(bench: Bench) -> Iterator[Settings]:
     yield both
 
 
-@finds(etcd._cluster, "of which 2 are named")
+@finds(etcd, "of which 2 are named")
 def _member_unnamed(bench: Bench) -> Iterator[Settings]:
     with Cluster(bench.etcd.binary, bench.folder) as cluster:
         endpoints = [member.endpoint for member in cluster.members]
@@ -218,7 +219,7 @@ def _member_unnamed(bench: Bench) -> Iterator[Settings]:
         yield Settings((*endpoints[:2],))
 
 
-@finds(etcd._space, "of its quota of")
+@finds(etcd, "of its quota of")
 def _fills_up(bench: Bench) -> Iterator[Settings]:
     settings = bench.restarted()
     etcdctl_of(bench.own)("put", "/fill", input=b"x" * 1_000_000)
@@ -226,14 +227,14 @@ def _fills_up(bench: Bench) -> Iterator[Settings]:
     yield bench.restarted("--quota-backend-bytes=1200000")
 
 
-@finds(etcd._pages, "can read, forge and delete all locks")
+@finds(etcd, "can read, forge and delete all locks")
 def _open_to_pages(bench: Bench) -> Iterator[Settings]:
     yield bench.restarted(*OPEN[1:])
     yield bench.restarted(OPEN[0], OPEN[2])
     yield bench.restarted(OPEN[0])  # a gateway by itself is for programs
 
 
-@finds(etcd.judge_history, "It is not compacted, and never was")
+@finds(etcd, "It is not compacted, and never was")
 def _never_compacted(bench: Bench) -> Iterator[Settings]:
     settings = bench.restarted()
     etcdctl, key = etcdctl_of(bench.own), f"{settings.root}/unlockers/u"
@@ -250,7 +251,7 @@ def _never_compacted(bench: Bench) -> Iterator[Settings]:
         assert store.history(soon()).oldest == written
 
 
-@finds(etcd.judge_latency, "Look at etcd's disks")
+@finds(etcd, "Look at etcd's disks")
 def _slow_member(bench: Bench) -> Iterator[Settings]:
     bench.patch.setattr(etcd, "TRANSACTIONS", 3)
     bench.patch.setattr(etcd, "LATENCY_WARNING_S", 0.35)  # as slow as no machine of the tests is
@@ -262,7 +263,7 @@ def _slow_member(bench: Bench) -> Iterator[Settings]:
     yield bench.through_relay
 
 
-@finds(etcd.judge_rights, "asks for no user")
+@finds(etcd, "asks for no user")
 def _asks_for_no_user(bench: Bench) -> Iterator[Settings]:
     bench.restarted("--bcrypt-cost=4")
     add_users(etcdctl_of(bench.own))
@@ -271,7 +272,7 @@ def _asks_for_no_user(bench: Bench) -> Iterator[Settings]:
     yield Settings((bench.own.endpoint,))
 
 
-@finds(etcd.judge_rights, "but not all that any program needs")
+@finds(etcd, "but not all that any program needs")
 def _half_a_role(bench: Bench) -> Iterator[Settings]:
     root = bench.restarted("--bcrypt-cost=4").root
     add_users(etcdctl_of(bench.own), ann=[root])
@@ -287,8 +288,8 @@ def _half_a_role(bench: Bench) -> Iterator[Settings]:
 # ---------------------------------------------------------------- Valkey
 
 
-@finds(valkey.examine, "has no vote")
-@finds(valkey._sum, "none may fail")
+@finds(valkey, "has no vote")
+@finds(valkey, "none may fail")
 def _one_of_three_is_down(bench: Bench) -> Iterator[Settings]:
     servers = bench.servers(3)
     yield Settings(location=servers.place())
@@ -296,7 +297,7 @@ def _one_of_three_is_down(bench: Bench) -> Iterator[Settings]:
     yield Settings(location=servers.place())
 
 
-@finds(doctor_checks.thin_locks, "held on 2 of 3 servers.")
+@finds(doctor_checks, "held on 2 of 3 servers.")
 def _lost_by_one(bench: Bench) -> Iterator[Settings]:
     servers = bench.servers(3)
     with servers.store() as store:
@@ -306,15 +307,15 @@ def _lost_by_one(bench: Bench) -> Iterator[Settings]:
         yield Settings(location=servers.place())
 
 
-@finds(valkey._sum, "no lock can be acquired")
-@finds(valkey._server, "is new to this keyspace")
+@finds(valkey, "no lock can be acquired")
+@finds(valkey, "is new to this keyspace")
 def _new_keyspace(bench: Bench) -> Iterator[Settings]:
     servers = bench.servers(1)
     yield Settings(location=servers.place())
     yield Settings(location=servers.place(root="another"))
 
 
-@finds(valkey._server, "may lose what it has answered")
+@finds(valkey, "may lose what it has answered")
 def _not_kept(bench: Bench) -> Iterator[Settings]:
     servers = bench.servers(1)
     yield Settings(location=servers.place())
@@ -323,7 +324,7 @@ def _not_kept(bench: Bench) -> Iterator[Settings]:
     yield Settings(location=servers.place())
 
 
-@finds(valkey._server, "refuses what a new lock would write")
+@finds(valkey, "refuses what a new lock would write")
 def _full(bench: Bench) -> Iterator[Settings]:
     servers = bench.servers(1)
     yield Settings(location=servers.place())
@@ -331,7 +332,7 @@ def _full(bench: Bench) -> Iterator[Settings]:
     yield Settings(location=servers.place())
 
 
-@finds(valkey._server, "read its configuration")
+@finds(valkey, "read its configuration")
 def _reads_configuration(bench: Bench) -> Iterator[Settings]:
     servers = bench.servers(1)
     yield Settings(location=servers.place())
@@ -339,7 +340,7 @@ def _reads_configuration(bench: Bench) -> Iterator[Settings]:
     yield Settings(location=servers.place())
 
 
-@finds(valkey._hints, "it lacks &")
+@finds(valkey, "it lacks &")
 def _no_channels(bench: Bench) -> Iterator[Settings]:
     servers = bench.servers(1)
     yield Settings(location=servers.place())
@@ -360,40 +361,33 @@ def _bucket_that(sicken: Callable[[Bench], object]) -> Case:
     return case
 
 
-def _of_settings(settings: dict[str, Any]) -> Case:
-    return _bucket_that(lambda bench: setattr(bench.bucket, "settings", settings))
-
-
-_HARM: dict[str, dict[str, Any]] = {
+_SICK_BUCKETS: dict[str, dict[str, Any]] = {
     "a retention policy, or holds": {"retentionPolicy": {"retentionPeriod": "60"}},
     "A lifecycle rule deletes locks": {
         "lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": {"age": 3}}]}
     },
     "no request of ours does": {"billing": {"requesterPays": True}},
-}
-_COST: dict[str, dict[str, Any]] = {
     "object versioning": {"versioning": {"enabled": True}},
     "(soft delete)": {"softDeletePolicy": {"retentionDurationSeconds": "604800"}},
     "storage class is NEARLINE": {"storageClass": "NEARLINE"},
     "hierarchical namespace": {"hierarchicalNamespace": {"enabled": True}},
 }
-for _where, _settings_of_some in ((gcs._harmful, _HARM), (gcs._costly, _COST)):
-    for _said, _settings in _settings_of_some.items():
-        finds(_where, _said)(_of_settings(_settings))
+for _said, _settings in _SICK_BUCKETS.items():
+    finds(gcs, _said)(
+        _bucket_that(lambda bench, sick=_settings: setattr(bench.bucket, "settings", sick))  # type: ignore[misc]
+    )
 
 
 def _without(right: str) -> Case:
     return _bucket_that(lambda bench: setattr(bench.bucket, "denied", {f"storage.{right}"}))
 
 
-finds(gcs._settings_findings, "these credentials lack storage.buckets.get")(_without("buckets.get"))
-finds(gcs._permission_findings, "These credentials lack storage.objects")(
-    _without("objects.update")
-)
-finds(gcs._latency_findings, "and to who may read.")(_without("objects.get"))
+finds(gcs, "these credentials lack storage.buckets.get")(_without("buckets.get"))
+finds(gcs, "These credentials lack storage.objects")(_without("objects.update"))
+finds(gcs, "and to who may read.")(_without("objects.get"))
 
 
-@finds(gcs._size_findings, "with more no lock is shown or auto-unlocked")
+@finds(gcs, "with more no lock is shown or auto-unlocked")
 def _too_many_objects(bench: Bench) -> Iterator[Settings]:
     for number in range(4):
         bench.bucket.bucket.insert(f"of/the/test/locks{number}", b"", Conditions())
@@ -403,7 +397,7 @@ def _too_many_objects(bench: Bench) -> Iterator[Settings]:
         yield settings_of(bench.bucket)
 
 
-@finds(gcs._size_findings, "Run this again when the bucket answers.")
+@finds(gcs, "Run this again when the bucket answers.")
 def _listing_refused(bench: Bench) -> Iterator[Settings]:
     settings = settings_of(bench.bucket)
     yield settings
@@ -411,7 +405,7 @@ def _listing_refused(bench: Bench) -> Iterator[Settings]:
     yield settings
 
 
-@finds(gcs._latency_findings, "in the region of those who use the locks")
+@finds(gcs, "in the region of those who use the locks")
 def _slow_bucket(bench: Bench) -> Iterator[Settings]:
     bench.patch.setattr(gcs, "_LATENCY_READS", 3)
     bench.patch.setattr(gcs, "_SLOW_P99_S", 1.5)  # as slow as no machine of the tests is
