@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support import machine_needs
+from tests.support.processes import run_to_end
 
 CHECKOUT = Path(__file__).parents[3]
+MACHINE_NEEDS = machine_needs.__file__
 TESTS = """
 import pytest
 from tests.support.processes import needed
@@ -46,13 +47,11 @@ def test_tests_are_left_out_and_counted(
     """Where nothing is installed; in CI the run fails. By one process, and by several."""
     (tmp_path / "test_all.py").write_text(TESTS)
     options = ["-c", str(CHECKOUT / "pyproject.toml"), "-p", "tests.conftest", "-n", workers]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, str(tmp_path)],
-        cwd=CHECKOUT,
-        env={**os.environ, "PATH": str(tmp_path), "CLUSTERMUTEX_TEST_NO_SKIPS": no_skips},
-        capture_output=True,
-        text=True,
-        timeout=600,
+    done = run_to_end(
+        *(sys.executable, "-m", "pytest", *options, tmp_path),
+        folder=CHECKOUT,
+        env={"PATH": str(tmp_path), "CLUSTERMUTEX_TEST_NO_SKIPS": no_skips},
+        status=status,
     )
     *said, last = done.stdout.splitlines()
     counts = ["1 test left out: no promtool", "3 tests left out: no zsh"]
@@ -60,56 +59,24 @@ def test_tests_are_left_out_and_counted(
         counts.append("CLUSTERMUTEX_TEST_NO_SKIPS is set: tests that are skipped fail the run.")
     assert said[-len(counts) :] == counts
     assert "1 passed, 4 skipped" in last
-    assert done.returncode == status
 
 
-@pytest.fixture
-def apt_get(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine on which nothing is installed but an apt-get that has zsh and no fish; the file of
-    the words that it was called with."""
-    needs = {name: machine_needs.NEEDS[name] for name in ("bash", "fish", "zsh")}
-    monkeypatch.setattr(machine_needs, "NEEDS", needs)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    program = tmp_path / "apt-get"
+def test_what_is_missing_is_installed_by_root_and_else_named(tmp_path: Path) -> None:
+    """On a machine on which nothing is installed but an apt-get that has zsh and no fish."""
+    program, calls = tmp_path / "apt-get", tmp_path / "calls"
     program.write_text(APT_GET)
     program.chmod(0o755)
-    return tmp_path / "calls"
-
-
-@pytest.mark.parametrize(("user", "there"), [(0, False), (1000, True)])
-def test_where_nothing_can_be_installed_it_is_named_once(
-    user: int,
-    there: bool,
-    apt_get: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Without an apt-get, or by somebody else than root."""
-    monkeypatch.setattr(os, "geteuid", lambda: user)
-    if not there:
-        apt_get.with_name("apt-get").unlink()
-    machine_needs.main()
-    assert not apt_get.exists()
-    said = capsys.readouterr().out
-    assert said.startswith("Not on this machine: bash, fish, zsh. ")
-    assert said.endswith("apt-get install --no-install-recommends bash fish zsh\n")
-
-
-def test_root_installs_what_can_be_had(
-    apt_get: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    (apt_get.parent / "bash").touch()
-    machine_needs.main()
-    update, *installs = apt_get.read_text().splitlines()
-    assert update.endswith(" update")
-    assert [words.split()[-1] for words in installs] == ["fish", "zsh"]
-    said = capsys.readouterr().out
-    assert said.startswith("Installing what the tests need: fish zsh\n")
-    assert " fish failed: E: Unable to locate package fish\n" in said
-    assert "Not on this machine: fish. " in said
-
-    (apt_get.parent / "fish").touch()
-    machine_needs.main()
-    assert len(apt_get.read_text().splitlines()) == 3, "all is there: nobody asks apt-get"
-    assert capsys.readouterr().out == ""
+    is_root = os.geteuid() == 0
+    said = run_to_end(sys.executable, MACHINE_NEEDS, env={"PATH": str(tmp_path)}).stdout
+    before, _, missing = said.rpartition("Not on this machine: ")
+    assert "fish" in missing
+    assert ("zsh" in missing) is not is_root
+    assert "apt-get install --no-install-recommends " in missing
+    if is_root:
+        update, *installs = calls.read_text().splitlines()
+        assert update.endswith(" update")
+        assert {"fish", "zsh"} <= {words.split()[-1] for words in installs}
+        assert before.startswith("Installing what the tests need: ")
+        assert " fish failed: E: Unable to locate package fish\n" in before
+    else:
+        assert not calls.exists()

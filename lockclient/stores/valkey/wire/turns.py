@@ -59,7 +59,8 @@ class Waiter:
 class Waiters:
     """All who wait for one name in this process; the thread that listens adds to them, alone."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
         self.queue: list[Waiter] = []
         self.listeners: list[Waiter] = []
         self.holder: str | None = None
@@ -91,9 +92,9 @@ class Waiters:
     def may_ask(self, uuid: str) -> bool:
         """Tell whether an acquisition may ask the servers now; else it is as `holder` says."""
         with suppress(IndexError):
-            if self.queue[0].uuid != uuid and monotonic() < self._asked_at + _STALE_S:
+            if self.queue[0].uuid != uuid and self._clock() < self._asked_at + _STALE_S:
                 return False
-        self._asked_at = monotonic()
+        self._asked_at = self._clock()
         return True
 
     def asking(self, uuid: str) -> int:
@@ -125,13 +126,16 @@ class Waiters:
             return _AGAIN_S
         try:
             first = self.queue[0]
-            if first is self._told and self._asked_at < self._told_at < monotonic() - _AGAIN_S / 2:
+            if (
+                first is self._told
+                and self._asked_at < self._told_at < self._clock() - _AGAIN_S / 2
+            ):
                 self.queue.append(self.queue.pop(0))
                 if first.gone:
                     self.remove(first)
                 first = self.queue[0]
         except IndexError:  # nobody waits any more
             return None
-        self._told, self._told_at = first, monotonic()
+        self._told, self._told_at = first, self._clock()
         first.notify(WatchEvent(0))
         return _AGAIN_S

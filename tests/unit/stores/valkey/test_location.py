@@ -1,10 +1,19 @@
-"""URLs of Valkey and Redis: what they say, and what is wrong with one that says something else."""
+"""URLs of Valkey and Redis, and what the names and numbers of their keys mean."""
 
 from __future__ import annotations
 
 import pytest
 
+from lockclient.model.holder import MOST_FENCING
 from lockclient.stores.etcd.location import EtcdLocation
+from lockclient.stores.valkey.keys import (
+    KeyNames,
+    drifted,
+    holder_of,
+    push_of,
+    revision_of,
+    token_of,
+)
 from lockclient.stores.valkey.location import ValkeyLocation
 
 
@@ -17,12 +26,9 @@ def test_it_names_servers_and_a_prefix() -> None:
     assert (place.root, place.tls, place.expire, place.longest) == ("a/b", False, True, 60.0)
     assert place.majority == 3
     assert ValkeyLocation.of(place.url(), {}) == place
-    assert ValkeyLocation.of("rediss://h", {}) == ValkeyLocation(("h:6379",), tls=True)
-
-
-@pytest.mark.parametrize(("one", "other"), [("valkey", "redis"), ("valkeys", "rediss")])
-def test_both_names_mean_the_same(one: str, other: str) -> None:
-    assert ValkeyLocation.of(f"{other}://h/x", {}) == ValkeyLocation.of(f"{one}://h/x", {})
+    for scheme in ("valkeys", "rediss", "valkey", "redis"):
+        expected = ValkeyLocation(("h:6379",), tls=scheme in ("valkeys", "rediss"))
+        assert ValkeyLocation.of(f"{scheme}://h", {}) == expected
 
 
 def test_user_and_password_come_from_the_environment() -> None:
@@ -81,3 +87,28 @@ def test_what_the_environment_says_wrongly_too(environ: dict[str, str], words: s
 def test_an_endpoint_is_told_apart_from_etcd_s() -> None:
     with pytest.raises(ValueError, match=r"The etcd endpoint 'x' .* like 127\.0\.0\.1:2379"):
         EtcdLocation(("x",))
+
+
+def test_a_server_s_clock_may_gain_a_hundredth() -> None:
+    assert drifted(100.0) == pytest.approx(101.002)
+
+
+def test_revisions_of_an_acquisition_grow_and_its_token_stays() -> None:
+    assert 0 < token_of("a") != token_of("b")
+    assert revision_of("a", 7) == token_of("a") + 7
+    assert push_of(revision_of("a", 7)) == 7
+    assert token_of("a") >= MOST_FENCING  # so that no list shows it as a fencing token
+
+
+def test_what_another_hand_wrote_is_read_as_far_as_it_goes() -> None:
+    """A lock without a number, and none without a uuid."""
+    assert holder_of("x", {"hostname": b"h"}) is None
+    found = holder_of("x", {"uuid": b"u", "push": b"-1e9", "alert_at": b"5.000"})
+    assert found is not None
+    assert (found.uuid, found.alert_at, found.stamp_revisions) == ("u", 5.0, (token_of("u"), 0))
+    assert found.broken()
+
+
+def test_names_never_meet() -> None:
+    keys = KeyNames("r")
+    assert len({keys.record("a/b", "c"), keys.record("a", "b/c"), keys.record("a%2Fb", "c")}) == 3

@@ -1,0 +1,140 @@
+"""Errors of Valkey's servers: what they mean, and what people read of them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from lockclient.errors import StoreError, StoreFull, StoreUnavailable
+from lockclient.stores.valkey import errors
+from lockclient.stores.valkey.errors import VoteFailure
+from lockclient.stores.valkey.location import ValkeyLocation
+
+PLACE = ValkeyLocation(tuple(f"h{i}:1" for i in range(5)))
+
+DOWN = VoteFailure("down")
+FULL = VoteFailure("full", out_of_space=True)
+WRONG = VoteFailure("wrong", permanent=True)
+REFUSED = VoteFailure("connection refused")
+LATE = VoteFailure("no answer in time")
+WAITS = VoteFailure("it is new to this keyspace: it votes in 30 s")
+TLS = VoteFailure("TLS: its certificate has another name")
+RIGHT = VoteFailure("this user may not do that (No permissions to access a key)", permanent=True)
+PASSWORD = VoteFailure("it does not accept user and password", permanent=True)
+THREE = "h0:1, h1:1, h2:1"
+NETWORK = "Check the network, and that they run."
+
+
+@pytest.mark.parametrize(
+    ("troubles", "kind", "ends"),
+    [
+        ((), StoreUnavailable, f"and did not in time (the time was up). {NETWORK}"),
+        ((LATE,) * 3, StoreUnavailable, f"did not in time ({THREE}: no answer in time). {NETWORK}"),
+        (
+            (REFUSED, LATE, REFUSED),
+            StoreUnavailable,
+            "did not in time (h0:1, h2:1: connection refused; h1:1: no answer in time). " + NETWORK,
+        ),
+        (
+            (REFUSED, WAITS, WAITS),
+            StoreUnavailable,
+            "it votes in 30 s). If nobody holds a lock of this keyspace, `clustermutex vouch` lets "
+            "servers vote at once. Check the network, and that it runs.",
+        ),
+        ((WAITS,) * 3, StoreUnavailable, "`clustermutex vouch` lets servers vote at once."),
+        (
+            (TLS,) * 3,
+            StoreUnavailable,
+            f"did not ({THREE}: TLS: its certificate has another name).",
+        ),
+        (
+            (RIGHT,) * 3,
+            StoreError,
+            "Trying again won't change that. `clustermutex setup-auth` prints the rights of each "
+            "program (--client, --unlocker, --dashboard, --operator).",
+        ),
+        (
+            (PASSWORD,) * 3,
+            StoreError,
+            f"did not ({THREE}: it does not accept user and password). Trying again won't change "
+            "that.",
+        ),
+        ((WRONG, WRONG, DOWN), StoreUnavailable, ""),
+        ((FULL,) * 3, StoreFull, ""),
+    ],
+)
+def test_too_few_votes_are_told_by_why_and_with_what_to_do(
+    troubles: tuple[VoteFailure, ...], kind: type[Exception], ends: str
+) -> None:
+    """Whether trying again may help. Nobody is sent to the network by servers that have answered;
+    what is alike is said once."""
+    error = errors.no_majority(PLACE, dict(enumerate(troubles)), unknown=False)
+    assert type(error) is kind
+    assert "3 of 5 Valkey servers must agree, and did not" in str(error)
+    assert all(trouble.reason in str(error) for trouble in troubles)
+    assert str(error).endswith(ends)
+
+
+TIMEOUT = TimeoutError("timed out")
+CLOSED = ConnectionResetError("the connection was closed by server")
+
+
+@pytest.mark.parametrize(
+    ("tls", "error", "hint"),
+    [
+        (True, TIMEOUT, ": if there is no TLS at this port, the URL begins with valkey://"),
+        (True, CLOSED, ": if there is no TLS at this port, the URL begins with valkey://"),
+        (False, CLOSED, ": if there is TLS at this port, the URL begins with valkeys://"),
+        (False, TIMEOUT, ""),
+        (True, ConnectionRefusedError(111, "Connection refused"), ""),
+    ],
+)
+def test_wrong_tls_is_thought_of(tls: bool, error: Exception, hint: str) -> None:
+    """As a line is opened; one that was used fails for another reason."""
+    said = errors.classify(error, ValkeyLocation(("h:1",), tls=tls)).reason
+    assert (hint in said) if hint else "://" not in said
+    assert "://" not in errors.classify(error).reason
+
+
+SCRIPT = "script: 2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c, on @user_script:12."
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "NOPERM No permissions to access a key",
+        "NOPERM User worker has no permissions to run the 'eval' command",
+        "NOPERM User u has no permissions to run the 'get' command script: on @user_script:12",
+        f"ERR The user executing the script can't run this command or subcommand {SCRIPT}",
+        "ERR ACL failure in script: The user executing the script can't access at least one of the "
+        f"keys mentioned in the command arguments {SCRIPT}",
+    ],
+)
+def test_a_lacking_right_is_told_in_plain_words(said: str) -> None:
+    """The server's own behind them, without what is for programs."""
+    found = errors.classify(errors.ErrorReply(said))
+    assert found.permanent
+    assert re.fullmatch(r"this user may not do that \((No |User |The user )[^:]+\)", found.reason)
+    assert "2cf24" not in found.reason
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "permanent"),
+    [
+        (errors.ErrorReply("LOADING Valkey is loading the dataset in memory"), "LOADING", False),
+        (errors.ErrorReply("MISCONF errors writing to the AOF file"), "MISCONF", False),
+        (errors.ErrorReply("MASTERDOWN Link with MASTER is down"), "MASTERDOWN", False),
+        (errors.ErrorReply("BUSY Valkey is busy running a script."), "BUSY", False),
+        (errors.ErrorReply("WRONGTYPE Operation against a key"), "another program", True),
+        (errors.ErrorReply("READONLY You can't write against a replica."), "READONLY", False),
+        (OSError("[SSL: WRONG_VERSION_NUMBER]"), "not talk TLS", False),
+        (OSError("[SSL: CERTIFICATE_VERIFY_FAILED]"), "not trusted", False),
+        (TimeoutError("timed out"), "no answer in time", False),
+        (errors.ErrorReply("ERR max number of clients reached"), "maxclients", False),
+    ],
+)
+def test_what_a_server_says_is_told_in_words(error: Exception, words: str, permanent: bool) -> None:
+    found = errors.classify(error)
+    assert words in found.reason
+    assert found.permanent == permanent
