@@ -113,6 +113,7 @@ def test_the_reference_is_made_from_the_help_texts() -> None:
         (["ls", "--state", "odd"], "'odd' is not one of"),
         (["ls", "--url", "http://x"], "It must begin with etcd://"),
         (["doctor", "--listen", "soon"], "'soon' is no duration: give seconds or units, like 90"),
+        (["doctor", "--listen", "61d"], "'61d' is out of range: "),
         (["completion", "tcsh"], "'tcsh' is not one of"),
         (["run", "x"], "COMMAND"),
         (["run", "x", "--timeout", "soon", "--", "true"], "--timeout"),

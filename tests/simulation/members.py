@@ -18,7 +18,7 @@ DELAY_S = 0.002
 class Failed(grpc.RpcError):
     """gRPC's error."""
 
-    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+    def __init__(self, code: grpc.StatusCode, details: str | None = None) -> None:
         super().__init__(details)
         self._code, self._details = code, details
 
@@ -26,7 +26,7 @@ class Failed(grpc.RpcError):
         """See gRPC."""
         return self._code
 
-    def details(self) -> str:
+    def details(self) -> str | None:
         """See gRPC."""
         return self._details
 

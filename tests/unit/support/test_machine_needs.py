@@ -48,7 +48,7 @@ def test_tests_are_left_out_and_counted(
     (tmp_path / "test_all.py").write_text(TESTS)
     options = ["-c", str(CHECKOUT / "pyproject.toml"), "-p", "tests.conftest", "-n", workers]
     done = run_to_end(
-        *(sys.executable, "-m", "pytest", *options, tmp_path),
+        *[sys.executable, "-m", "pytest", *options, str(tmp_path)],
         folder=CHECKOUT,
         env={"PATH": str(tmp_path), "CLUSTERMUTEX_TEST_NO_SKIPS": no_skips},
         status=status,

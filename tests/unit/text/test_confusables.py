@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
+from functools import partial
 from html import unescape
 from urllib.parse import quote
 
@@ -12,14 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockclient.cli.operate import ls
-from lockclient.cli.operate.tables import tab_separated
-from lockclient.cli.store_access import listed_locks
-from lockclient.model.clocks import Deadline
-from lockclient.overview.table import Table
 from lockclient.text.confusables import Looks, skeleton, told_apart
 from tests.support.board import Board
+from tests.support.memory_store import MemoryStore
 from tests.support.polls import ALL, REAL
+from tests.support.terminal import called
 
 
 @pytest.fixture(scope="module")
@@ -45,14 +42,27 @@ def test_every_list_tells_them_apart(board: Board, path: str) -> None:
     """In plain letters, by escapes, and the ones that look like another say which."""
     page = board.html(path)
     names = names_on(page)
-    assert len(names) == len(ALL) + 1
-    assert len({*names}) == len(names)
+    assert len({*names}) == len(names) == len(ALL) + 1
     assert all(name.isascii() for name in names)
     assert page.count("looks like") == len(names)
 
 
+def test_so_does_ls() -> None:
+    store = MemoryStore()
+    for name in (REAL, *ALL.values()):
+        store.take(name)
+    done = called(store, "ls")
+    names = [line.split("\t")[1] for line in done.stdout.splitlines()[1:]]
+    assert len({*names}) == len(ALL) + 1
+    assert all(name.isascii() for name in names)
+    assert f"{len(names)} names look like another's" in called(store, "ls", columns=200).stdout
+
+
 @pytest.mark.parametrize("name", ALL.values(), ids=ALL)
-def test_every_page_of_one_does(board: Board, name: str) -> None:
+def test_every_page_of_one_does_and_finds_it_by_its_name_as_it_is_shown(
+    board: Board, name: str
+) -> None:
+    """Which is how alerts name it."""
     number = [REAL, *ALL.values()].index(name)
     path = quote(name, safe="")
     for address in (
@@ -65,56 +75,39 @@ def test_every_page_of_one_does(board: Board, name: str) -> None:
         assert shown != REAL
         assert shown.isascii()
         assert f'looks like <bdi class="text">{REAL}</bdi>' in page
-
-
-def test_so_does_ls(board: Board) -> None:
-    table = Table(board.store)
-    table.read(Deadline.after(60))
-    locks = listed_locks(table, time.time())
-    lines = tab_separated(ls.COLUMNS, ls.cells(locks, time.time())).splitlines()[1:]
-    names = [line.split("\t")[1] for line in lines]
-    assert len({*names}) == len(ALL) + 1
-    assert all(name.isascii() for name in names)
-    assert f"{len(names)} names look like another's" in ls.summary(table, locks)
-
-
-@pytest.mark.parametrize("name", ALL.values(), ids=ALL)
-def test_a_lock_is_found_by_its_name_as_it_is_shown(board: Board, name: str) -> None:
-    """Which is how alerts name it."""
-    number = [REAL, *ALL.values()].index(name)
     page = board.get(f"/lock?name={quote(told_apart(name), safe='')}").get_data(as_text=True)
     assert f'<dd><bdi class="text">u{number}</bdi></dd>' in page
-    shown = quote(told_apart(name).replace("\\x20", ""), safe="")
-    assert "looks like" in board.html(f"/?q={shown}")
+    found = quote(told_apart(name).replace("\\x20", ""), safe="")
+    assert "looks like" in board.html(f"/?q={found}")
 
 
 def test_a_page_is_another_one_when_another_such_lock_comes_or_goes() -> None:
     """Who has seen it is told so."""
     fake = ALL["Cyrillic letters"]
+    etag, looks_alike = "", []
     with Board() as board:
         board.store.take(fake)
-        address = f"/lock/{quote(fake, safe='')}"
-        before = board.get(address)
-        assert "looks like" not in before.get_data(as_text=True)
-        board.store.take(REAL, uuid="other")
-        after = board.get(address, If_None_Match=before.headers["ETag"])
-        assert after.status_code == 200
-        assert "looks like" in after.get_data(as_text=True)
-        board.store.release(REAL)
-        again = board.get(address, If_None_Match=after.headers["ETag"])
-        assert "looks like" not in again.get_data(as_text=True)
+        for change in (None, partial(board.store.take, REAL), partial(board.store.release, REAL)):
+            if change is not None:
+                change()
+            answer = board.get(f"/lock/{quote(fake, safe='')}", If_None_Match=etag)
+            assert answer.status_code == 200
+            etag = answer.headers["ETag"]
+            looks_alike.append("looks like" in answer.get_data(as_text=True))
+    assert looks_alike == [False, True, False]
 
 
 def test_what_looks_like_no_other_lock_stays_as_it_is() -> None:
+    names = ("Grüße", "部署/prod", "развёртывание", "deploy/prod", "Deploy/prod", "a b")
     with Board() as board:
-        for name in ("Grüße", "部署/prod", "развёртывание", "deploy/prod", "Deploy/prod", "a b"):
+        for name in names:
             board.store.take(name)
         page = board.html("/")
-        assert "Grüße" in names_on(page)
-        assert "развёртывание" in names_on(page)
-        assert "looks like" not in page
-        for name in ("Grüße", "部署/prod", "развёртывание", "deploy/prod", "a b"):
-            assert told_apart(name) == name
+    assert {"Grüße", "развёртывание"} < {*names_on(page)}
+    assert "looks like" not in page
+    assert [told_apart(name) for name in names if name != "Deploy/prod"] == [
+        name for name in names if name != "Deploy/prod"
+    ]
 
 
 @pytest.mark.parametrize("name", ALL.values(), ids=ALL)
@@ -124,27 +117,21 @@ def test_the_skeleton_of_a_look_alike_is_what_it_looks_like(name: str) -> None:
     assert told_apart(name).isascii()
 
 
-def test_those_of_other_scripts_are_told_from_each_other() -> None:
-    looks = Looks()
-    for name in ("\u2126-1", "\u03a9-1", "plain"):
-        looks.add(name)
-    everything = {"\u2126-1", "\u03a9-1", "plain"}.__contains__
-    assert looks.like("\u2126-1", everything) == "\u03a9-1"
-    assert looks.like("plain", everything) == ""
-    looks.discard("\u03a9-1")
-    assert looks.like("\u2126-1", {"\u2126-1", "plain"}.__contains__) == ""
+NAMES = [*ALL.values(), REAL, "other", "ötherer", "\u2126-1", "\u03a9-1"]
 
 
-@given(st.lists(st.sampled_from([*ALL.values(), REAL, "other", "ötherer"]), unique=True))
-def test_a_name_that_is_gone_is_forgotten(names: list[str]) -> None:
+@given(st.lists(st.sampled_from(NAMES), unique=True))
+def test_a_name_is_told_from_those_that_are_there_and_forgotten_when_it_goes(
+    names: list[str],
+) -> None:
+    """Those of other scripts are told from each other, too."""
     looks = Looks()
     for name in names:
         looks.add(name)
     for name in names:
-        assert bool(looks.like(name, names.__contains__)) == (
-            skeleton(name) == REAL
-            and len([other for other in names if skeleton(other) == REAL]) > 1
-        )
+        alike = {other for other in names if skeleton(other) == skeleton(name)} - {name}
+        found = looks.like(name, names.__contains__)
+        assert found in alike if alike else not found
     for name in names:
         looks.discard(name)
-    assert not looks.__dict__["_odd"]
+    assert not any(vars(looks).values())

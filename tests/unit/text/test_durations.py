@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockclient.cli.options import Duration
 from lockclient.model.clocks import MAX_DURATION_S
 from lockclient.text.durations import duration, parse_duration, period, roughly
 
@@ -53,14 +51,3 @@ def test_what_does_not_count_on_is_written_without_a_rest_of_nothing(
 ) -> None:
     assert period(seconds) == text
     assert abs(parse_duration(text) - seconds) < 1
-
-
-def test_the_option() -> None:
-    kind = Duration(1, 3600, {"never": None})
-    assert kind.convert("never", None, None) is None
-    assert kind.convert("1h", None, None) == 3600
-    assert kind.convert(12.0, None, None) == 12
-    with pytest.raises(click.BadParameter, match="'61m' is out of range: 1 s to 1 h are"):
-        kind.convert("61m", None, None)
-    with pytest.raises(click.BadParameter, match="Or `never`"):
-        kind.convert("soon", None, None)

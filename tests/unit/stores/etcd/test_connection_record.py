@@ -1,4 +1,4 @@
-"""When a connection to a member is made anew, on a clock of the test's own.
+"""What failed requests say of a member: when its connection is made anew, its token, the log.
 
 That a new one finds renewed certificates and a new address is in `integration/test_connections`.
 """
@@ -12,31 +12,22 @@ from typing import Any
 import grpc
 import pytest
 
+from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.wire import failover
+from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.etcd3_client import Borrowed
-from lockclient.stores.etcd.wire.failover import MAX_REASONS, Connection, Failover
+from lockclient.stores.etcd.wire.failover import MAX_REASONS, Connection, Failover, Tries
 from lockclient.stores.etcd.wire.rpc_methods import TXN
+from tests.simulation.members import Failed as Error
 from tests.support.fake_clock import FakeClock
 
 Code = grpc.StatusCode
 
-
-class Error(grpc.RpcError):
-    def __init__(self, code: Code, details: str = "") -> None:
-        super().__init__()
-        self._code, self._details = code, details
-
-    def code(self) -> Code:
-        return self._code
-
-    def details(self) -> str:
-        return self._details
-
-
 REFUSED = Error(Code.UNAVAILABLE, "failed to connect to all addresses; Connection refused")
 UNTRUSTED = Error(Code.UNAVAILABLE, "CERTIFICATE_VERIFY_FAILED")
 LATE = Error(Code.DEADLINE_EXCEEDED)
+STALE = Error(Code.UNAUTHENTICATED, "etcdserver: invalid auth token")
 LEADERLESS = Error(Code.UNAVAILABLE, "etcdserver: no leader")
 
 
@@ -107,3 +98,36 @@ def test_the_log_says_why_an_outage_goes_on(
         "etcd at one:1 does not answer (from port 0); retrying.",
     ]
     assert len(caplog.records) == 3 + MAX_REASONS
+
+
+def tries(failover: Failover, number: int) -> list[Tries]:
+    """Return so many requests, each of which has been sent."""
+    sent = [Tries(failover, wire.Txn(), Deadline.after(60), None) for _ in range(number)]
+    for request in sent:
+        member, _ = request.next()
+        request.metadata = member.metadata()
+    return sent
+
+
+def test_a_new_token_outlives_the_last_request_with_the_stale_one() -> None:
+    failover = Failover(EtcdLocation(("one:2379",), user="ann", password="secret"))
+    member = failover.members[0]
+    member.token = "of yesterday"
+    first, second = tries(failover, 2)
+    first.failed(STALE)
+    assert member.token is None, "so that it is asked for another"
+    member.token = "of today"
+    second.failed(STALE)
+    assert member.token == "of today"
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_an_etcd_that_answers_others_is_not_called_away(
+    answered: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    failover = Failover(EtcdLocation(("one:2379",)))
+    (late,) = tries(failover, 1)
+    failover.answers += answered
+    late.failed(LATE)
+    assert ("does not answer" in caplog.text) is not answered

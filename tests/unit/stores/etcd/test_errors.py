@@ -2,42 +2,20 @@
 
 from __future__ import annotations
 
-import logging
-
 import grpc
 import pytest
 
-from lockclient.errors import ClusterMutexError
-from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.errors import (
     ErrorKind,
     diagnose,
     more_telling,
     reason,
     refused,
-    required_permissions,
     unavailable,
 )
-from lockclient.stores.etcd.location import EtcdLocation
-from lockclient.stores.etcd.wire import messages_pb2 as wire
-from lockclient.stores.etcd.wire.failover import Failover, Tries
+from tests.simulation.members import Failed as Error
 
 Code = grpc.StatusCode
-
-
-class Error(grpc.RpcError):
-    """An error as grpc raises it."""
-
-    def __init__(self, code: grpc.StatusCode, details: str | None) -> None:
-        self._code, self._details = code, details
-
-    def code(self) -> grpc.StatusCode:
-        return self._code
-
-    def details(self) -> str | None:
-        return self._details
-
-
 CONNECT = (
     "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: "
     "Failed to connect to remote host: connect: Connection refused (111)"
@@ -188,79 +166,6 @@ def test_who_did_not_answer_is_named() -> None:
 def test_a_refusal_says_what_to_do(details: str | None, advice: str) -> None:
     """Who refused, in etcd's words, and the way out where it is a common one."""
     error = refused(Error(Code.PERMISSION_DENIED, details), "a:1")
-    assert isinstance(error, ClusterMutexError)
     words = (details or "PERMISSION_DENIED").removeprefix("etcdserver: ")
     assert str(error).startswith(f"etcd at a:1 refused the request: {words}.")
     assert advice in str(error)
-
-
-DENIED = Error(Code.PERMISSION_DENIED, "etcdserver: permission denied")
-UUID = b"/r/locks/x/uuid"
-DELETED = wire.Operation(delete=wire.Delete(key=b"/r/queue/x/1"))
-READ = wire.Txn(failure=[wire.Operation(range=wire.Range(key=b"/r/removed/x/1"))])
-TXN = wire.Txn(
-    compare=[wire.Compare(key=UUID)],
-    success=[wire.Operation(put=wire.Put(key=UUID)), DELETED],
-    failure=[wire.Operation(txn=READ)],
-)
-
-
-def test_what_a_request_wants_is_read_off_it() -> None:
-    """Both branches, comparisons and what is nested count; in the words of etcdctl."""
-    wanted = {"/r/locks/": "readwrite", "/r/queue/": "write", "/r/removed/": "read"}
-    assert required_permissions(TXN, "/r") == wanted
-    watch = wire.WatchCreate(key=b"/r/", range_end=b"/r0")
-    assert required_permissions(watch, "/r") == {"/r/": "read"}
-    nested = wire.Range(key=b"/a/locks/locks/")
-    assert required_permissions(nested, "/a/locks") == {"/a/locks/locks/": "read"}
-    assert required_permissions(wire.LeaseRevoke(id=1), "/r") == {}
-
-
-def test_who_lacks_which_right_is_said() -> None:
-    """etcd says only that something is denied."""
-    text = str(refused(DENIED, "a:1", EtcdLocation(root="/r", user="ann", password="p"), TXN))
-    assert "The user 'ann' has no role, or the role lacks a right." in text
-    assert "readwrite on /r/locks/, write on /r/queue/, read on /r/removed/" in text
-    assert "clustermutex setup-auth --root /r" in text
-    assert "user of this client's certificate" in str(refused(DENIED, "a:1", EtcdLocation(), TXN))
-    of_a_lease = str(refused(DENIED, "a:1", EtcdLocation(), wire.LeaseRevoke(id=1)))
-    assert "rights on all keys of the lease" in of_a_lease
-
-
-# ---------------------------------------------------------------- what they mean for other requests
-
-STALE = Error(Code.UNAUTHENTICATED, "etcdserver: invalid auth token")
-LATE = Error(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")
-
-
-def tries(failover: Failover, number: int) -> list[Tries]:
-    """Return so many requests, each of which has been sent."""
-    sent = [Tries(failover, wire.Txn(), Deadline.after(60), None) for _ in range(number)]
-    for request in sent:
-        member, _ = request.next()
-        request.metadata = member.metadata()
-    return sent
-
-
-def test_a_new_token_outlives_the_last_request_with_the_stale_one() -> None:
-    failover = Failover(EtcdLocation(("one:2379",), user="ann", password="secret"))
-    member = failover.members[0]
-    member.token = "of yesterday"
-    first, second = tries(failover, 2)
-    first.failed(STALE)
-    assert member.token is None, "so that it is asked for another"
-    member.token = "of today"
-    second.failed(STALE)
-    assert member.token == "of today"
-
-
-@pytest.mark.parametrize("answered", [True, False])
-def test_an_etcd_that_answers_others_is_not_called_away(
-    answered: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.WARNING)
-    failover = Failover(EtcdLocation(("one:2379",)))
-    (late,) = tries(failover, 1)
-    failover.answers += answered
-    late.failed(LATE)
-    assert ("does not answer" in caplog.text) is not answered

@@ -37,10 +37,10 @@ class Store:
         self._size_of = size_of
         self._taken = taken
 
-    def read_all(self) -> list[bytes]:
-        """Return all keys of the span."""
+    def read_all(self, most: int | None = None) -> list[bytes]:
+        """Return all keys of the span; `most`: of a page."""
         found: list[bytes] = []
-        pages, going_on = Pages(SPAN), True
+        pages, going_on = Pages(SPAN, most), True
         while going_on:
             assert pages.key < pages.range_end <= SPAN[1]
             self.asked.append((pages.key, pages.range_end, pages.limit))
@@ -78,9 +78,7 @@ def test_each_key_is_read_once_and_in_order(keys: list[bytes], limit: int) -> No
     inside = [SPAN[0] + key for key in keys]
     outside = [b"/lock", b"/locks", b"/locks0", b"/queue/x/y"]
     store = Store(inside + outside)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(paging, "MAX_KEYS", limit)
-        assert store.read_all() == sorted(inside)
+    assert store.read_all(limit) == sorted(inside)
     assert len(store.walked) <= 40 * (len(keys) + 1)
 
 
@@ -119,15 +117,11 @@ def test_a_page_is_of_about_a_million_bytes(size: int) -> None:
     ],
     ids=["counted", "counted without zeros", "random", "by team and service"],
 )
-def test_a_long_range_is_not_walked_to_its_end_for_each_page(
-    names: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_range_is_not_walked_to_its_end_for_each_page(names: list[str]) -> None:
     """The first page is; all others together walk it a few times, in a few requests a page."""
     store = Store(below(names))
     limit = 400
-    monkeypatch.setattr(paging, "FIRST_KEYS", limit)
-    monkeypatch.setattr(paging, "MAX_KEYS", limit)
-    found = store.read_all()
+    found = store.read_all(limit)
     assert found == store.keys
     least = len(found) / limit
     assert len(store.walked) <= 6 * least
