@@ -7,6 +7,7 @@ its status and where the interrupt came, until one comes to its end or has hande
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 import os
 import signal
@@ -31,7 +32,9 @@ class Signal(Interrupt):
         super().__init__(number)
         self._places, self._sent = places, False
         # Python 3.12 traces instructions only if a frame asked for it before `settrace`.
-        sys._getframe().f_trace_opcodes = True
+        here = inspect.currentframe()
+        assert here is not None
+        here.f_trace_opcodes = True
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
         self._sent = self._sent or frame.f_code.co_name == "run_shielded"

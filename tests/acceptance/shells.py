@@ -35,8 +35,11 @@ def finished(
     words: Sequence[str], env: Mapping[str, str], typed: str = ""
 ) -> subprocess.CompletedProcess[str]:
     """Run a program to its end; `clustermutex` unless it is a path or `sh`."""
-    program = list(words) if words[0].startswith(("/", "sh")) else [COMMAND, *words]
-    return run_to_end(*program, env=env, typed=typed, status=None)
+    return run_to_end(*_program(words), env=env, typed=typed, status=None)
+
+
+def _program(words: Sequence[str]) -> list[str]:
+    return list(words) if words[0].startswith(("/", "sh")) else [COMMAND, *words]
 
 
 class Running(subprocess.Popen[str]):
@@ -50,7 +53,7 @@ class Running(subprocess.Popen[str]):
         self._folder = folder
         with (folder / "said").open("w") as said:
             super().__init__(
-                [COMMAND, *words],
+                _program(words),
                 env=dict(env),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""`clustermutex ls` and `removed`: on a terminal, piped, and for programs."""
+"""`clustermutex ls` and `removed`: on a terminal, piped, for programs, beside hostile clients."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from lockclient import ClusterMutex, Settings
 from lockclient.model.removal import Removal
 from lockclient.stores.requests import Remove
 from lockclient.stores.service_protocol import ServiceStore
+from tests.support.board import Board, DashboardStore
 from tests.support.memory_store import MemoryStore
-from tests.support.pages import request
+from tests.support.polls import ALL, REAL
 from tests.support.processes import start_service, wait_until
 from tests.support.terminal import COMMAND, called, environment, in_terminal, shown
-from tests.support.unlocker_process import mutexdash, when_ready
 
 HOSTILE = "na\u202eme\u200b [red]x[/red]"
+HOSTILE_HOST = "h\x1b[2J\x9b\x7f\u202e\u3164\nclustermutex: all is well"
 
 
 @pytest.fixture
@@ -66,32 +67,18 @@ def test_on_a_terminal_it_is_a_table_in_colour(held: MemoryStore, *, colour: boo
     assert max(map(len, shown(done).splitlines())) <= 78
 
 
-def test_hostile_texts_show_and_steer_nothing(held: MemoryStore) -> None:
-    """Invisible characters and those that change the direction of text are escaped."""
-    for said in (called(held, "ls", columns=200).stdout, called(held, "ls").stdout):
-        assert r"na\u202eme\u200b [red]x[/red]" in said
-        assert r"a\u202eb" in said
-        assert "\u202e" not in said
-    assert "\u202e" not in called(held, "ls", "--json").stdout
-
-
-def test_json_is_the_same_as_the_dashboard_s(settings: Settings, store: ServiceStore) -> None:
+def test_json_is_the_same_as_the_dashboard_s() -> None:
     """Lock by lock and field by field."""
-    with ClusterMutex("deploy/prod", store=store), ClusterMutex(HOSTILE, store=store):
-        said = json.loads(called(settings, "ls", "--json").stdout)
-        with when_ready(mutexdash(settings)) as board:
-            api = request(board.url, "/api/locks?sort=state").json
+    store = DashboardStore()
+    for name in ("deploy/prod", HOSTILE):
+        store.take(name)
+    with Board(store=store) as board:
+        api = board.get("/api/locks?sort=state").json
+    said = json.loads(called(MemoryStore(memory=store.memory), "ls", "--json").stdout)
     assert said["locks"] == api["locks"]
     assert said.keys() == api.keys()
     assert (said["total"], said["unlockers"], said["connected"]) == (2, 0, True)
     assert abs(said["server_time"] - time.time()) < 60
-    assert list(said["locks"][0]) == [
-        *("name", "uuid", "state", "undecided", "hostname", "pid", "thread", "actor", "reason"),
-        *("identity", "owner", "labels", "context", "user", "container"),
-        *("client", "locked_at", "alive_at", "alert_at", "auto_unlock_at", "expected_runtime"),
-        *("auto_unlock_after", "max_hold", "keepalive", "needs", "fencing_token", "waiters"),
-        *("deadlock", "held_too_long"),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -129,9 +116,6 @@ def test_broken_and_eternal_locks_are_listed(memory: MemoryStore) -> None:
     assert (plain[:4], plain[8]) == (["ok", "plain", "0", "h:?"], "never")
 
 
-# ---------------------------------------------------------------- ls --watch
-
-
 def test_watched_on_a_terminal(settings: Settings, store: ServiceStore) -> None:
     """The table changes with the locks, until Ctrl-C, and the screen is given back."""
     with in_terminal(settings, "ls", "--watch") as terminal:
@@ -164,6 +148,56 @@ def test_watched_through_a_pipe(settings: Settings, store: ServiceStore, *, as_j
         with ClusterMutex("other", store=store), ClusterMutex("mine", store=store):
             wait_until(lambda: lists() == [[], ["mine"]], what="the second list")
         wait_until(lambda: lists() == [[], ["mine"], []], what="the third list")
+
+
+# ---------------------------------------------------------------- hostile clients
+
+
+def test_hostile_texts_show_and_steer_nothing(held: MemoryStore) -> None:
+    """Invisible characters and those that change the direction of text are escaped."""
+    for said in (called(held, "ls", columns=200).stdout, called(held, "ls").stdout):
+        assert r"na\u202eme\u200b [red]x[/red]" in said
+        assert r"a\u202eb" in said
+        assert "\u202e" not in said
+    assert "\u202e" not in called(held, "ls", "--json").stdout
+
+
+def test_look_alike_names_are_told_apart(memory: MemoryStore) -> None:
+    """The list says how many there are; `show` says which lock a name looks like."""
+    for name in (REAL, *ALL.values()):
+        memory.take(name)
+    names = {row[1] for row in _rows(called(memory, "ls").stdout)[1:]}
+    assert len(names) == len(ALL) + 1
+    assert all(name.isascii() for name in names)
+    text = shown(called(memory, "ls", columns=160))
+    assert [name for name in names if f" {name} " not in text] == []
+    assert f"{len(names)} names look like another's." in text
+    for name in ALL.values():
+        first, second, *_ = called(memory, "show", name).stdout.splitlines()
+        assert first.partition("  ")[0] != REAL
+        assert first.isascii()
+        assert second.split() == ["looks", "like", f"{REAL},", "which", "is", "held,", "too"]
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["run", "--no-wait", REAL, "true"], 75),
+        (["--debug", "run", "--no-wait", REAL, "true"], 75),
+        (["show", REAL], 0),
+        (["ls"], 0),
+    ],
+)
+def test_a_hostile_host_steers_no_terminal(
+    memory: MemoryStore, words: list[str], status: int
+) -> None:
+    """An error and its traceback escape the host's name, too."""
+    memory.take(REAL, hostname=HOSTILE_HOST)
+    done = called(memory, *words, status=status)
+    said = done.stdout + done.stderr
+    assert "all is well" in said
+    assert "\nclustermutex: all is well" not in said
+    assert not {*said} & {*HOSTILE_HOST} - {"\n"} - {*map(chr, range(32, 127))}
 
 
 # ---------------------------------------------------------------- removed

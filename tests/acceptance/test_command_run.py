@@ -1,14 +1,14 @@
-"""`clustermutex run`: a lock for as long as a command lives."""
+"""`clustermutex run`: a lock for as long as a command, and its process group, lives."""
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
 import signal
 import socket
-import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,17 +18,20 @@ from lockclient.stores.requests import Take
 from lockclient.stores.service_protocol import ServiceStore
 from tests.acceptance.shells import (
     PATIENCE,
+    Running,
     Start,
-    finished,
+    Terminal,
+    gone,
     held,
     in_line,
+    remove,
     written,
 )
 from tests.support.locks import has, read
 from tests.support.memory_store import MemoryStore
-from tests.support.processes import run_to_end, wait_until
+from tests.support.processes import needed, run_to_end, wait_until
 from tests.support.soak import soaking
-from tests.support.terminal import COMMAND, called, one_line
+from tests.support.terminal import called, one_line
 
 NAME = "deploy/prod"
 UNTIL_GO = "echo > up; until test -e go; do sleep 0.05; done"
@@ -36,7 +39,7 @@ UNTIL_GO = "echo > up; until test -e go; do sleep 0.05; done"
 
 @pytest.fixture
 def blocked(store: ServiceStore) -> ClusterMutex:
-    """The lock, which somebody else has."""
+    """The lock, which another client has."""
     mutex = ClusterMutex(NAME, store=store, reason="somebody's own")
     mutex.acquire()
     return mutex
@@ -57,13 +60,106 @@ def taken() -> MemoryStore:
     return memory
 
 
+# ---------------------------------------------------------------- in a shell
+
+
+def first(statement: str) -> str:
+    """Return a program that executes a statement, and then becomes the program of its arguments."""
+    end = "os.execvp(sys.argv[1], sys.argv[1:])"
+    return f"{sys.executable} -c 'import os, sys; from signal import *; {statement}; {end}'"
+
+
+NUMBERS = "".join(f"{number}\n" for number in range(1, 100001))
+MIXED = "".join(f"{number}\ne{number}\n" for number in range(1, 10))
+MIXING = "for i in 1 2 3 4 5 6 7 8 9; do echo $i; echo e$i >&2; done"
+OPTIONS = ("--reason ours {} printf %s. --reason x --debug -- y", r"--reason\.x\.--debug\.--\.y\.")
+SCRIPTS: dict[str, tuple[str, int, str, str]] = {
+    # What follows the command is its own: options, streams, files that are open, signals.
+    "options": ("clustermutex run " + OPTIONS[0].format(NAME), 0, OPTIONS[1], ""),
+    "options after --": ("clustermutex run " + OPTIONS[0].format(f"{NAME} --"), 0, OPTIONS[1], ""),
+    "streams": (
+        "exec 9>&1; echo in | RUN sh -c 'cat; echo error >&2; echo file >&9; ls /proc/self/fd'",
+        *(0, "in\nfile\n0\n1\n2\n[3-8]\n9\n", "error\n"),
+    ),
+    "SIGPIPE": ("{ RUN yes; echo $? >&2; } | head -1", 0, "y\n", "141\n"),
+    "SIGXFSZ": ("RUN sh -c 'ulimit -f 0; echo > large'", 128 + signal.SIGXFSZ, "", ""),
+    "nohup": ("trap '' HUP; RUN sh -c 'kill -HUP $$; echo on'", 0, "on\n", ""),
+    "its own command": (
+        "CLUSTERMUTEX_URL=etcd://127.0.0.1:1/nowhere "
+        f"clustermutex run --url $CLUSTERMUTEX_URL {NAME} -- clustermutex alive",
+        *(0, "", ""),
+    ),
+    # The end of a child is seen where a parent has ignored or blocked the signal.
+    "ignored": (f"{first('signal(SIGCHLD, SIG_IGN)')} RUN sh -c 'exit 3'", 3, "", ""),
+    "blocked": (f"{first('pthread_sigmask(0, [SIGCHLD])')} RUN sh -c 'exit 3'", 3, "", ""),
+    # Its status is ours, also one that has a meaning of ours; by a signal as in a shell.
+    "0": ("RUN true", 0, "", ""),
+    "75": ("RUN sh -c 'exit 75'", 75, "", ""),
+    "SIGKILL": ("RUN sh -c 'kill -KILL $$'", 128 + signal.SIGKILL, "", ""),
+    "SIGINT": ("RUN sh -c 'kill -INT $$'", 128 + signal.SIGINT, "", ""),
+    # One that can't be started is a line.
+    "no such name": ("RUN nothing-of-this-name", 127, "", "clustermutex: .*was not found.*\n"),
+    "no such path": ("RUN ./nothing", 127, "", "clustermutex: .*was not found.*\n"),
+    "no interpreter": ("RUN ./no-interpreter", 127, "", "clustermutex: .*was not found.*\n"),
+    "not executable": ("RUN ./not-executable", 126, "", "clustermutex: .*can't be executed.*\n"),
+    "a folder": ("RUN .", 126, "", "clustermutex: .*can't be executed.*\n"),
+    "no program": ("RUN ./no-program", 126, "", "clustermutex: .*#!.*\n"),
+    # Its output as a sign of life comes through in order, to the last byte, and waits where it
+    # does not fit; a program in the background that has it open is not waited for.
+    "output": (
+        "LIVE sh -c 'seq 100000; echo error >&2; printf end; exit 4'",
+        *(4, f"{NUMBERS}end", "error\n"),
+    ),
+    "mixed output": (f"LIVE sh -c '{MIXING}' 2>&1", 0, MIXED, ""),
+    "slow reader": (
+        f"{first('os.set_blocking(1, False)')} LIVE head -c 1000000 /dev/zero | (sleep 1; wc -c)",
+        *(0, "1000000\n", ""),
+    ),
+    "no output": ("LIVE true >&- 2>log; true", 0, "", ""),
+    "background": ("LIVE sh -c 'sleep 600 & echo $! > pid'; kill $(cat pid)", 0, "", ""),
+}
+
+
+@pytest.mark.parametrize("case", SCRIPTS)
+def test_a_command_runs_as_without_us(
+    env: dict[str, str], store: ServiceStore, tmp_path: Path, case: str
+) -> None:
+    """By what a shell sees of it; the lock is free afterwards."""
+    (tmp_path / "not-executable").write_text("#!/bin/sh\n")
+    for name, text in (("no-interpreter", "#!/no/where\n"), ("no-program", "what?\n")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    script, status, output, errors = SCRIPTS[case]
+    run = f"clustermutex run {NAME}"
+    script = script.replace("RUN", f"{run} --").replace("LIVE", f"{run} --alive-on-output --")
+    done = run_to_end("sh", "-c", script, env=env, folder=tmp_path, status=None)
+    assert done.returncode == status, done
+    assert re.fullmatch(output, done.stdout), done
+    assert re.fullmatch(errors, done.stderr), done
+    assert has(store, NAME) is None
+
+
+def test_the_command_knows_its_lock(env: dict[str, str]) -> None:
+    """Name, uuid and a fencing token that grows stand in its environment, beside what is there."""
+    variables = ("NAME", "UUID", "FENCING_TOKEN", "OTHER")
+    words = ["run", "it's $HOME", "printenv", *(f"CLUSTERMUTEX_{name}" for name in variables)]
+    outer = env | {"CLUSTERMUTEX_OTHER": "kept", "CLUSTERMUTEX_UUID": "outer"}
+    (first, *_), (second, *_) = told = [
+        run_to_end("clustermutex", *words, env=outer).stdout.splitlines() for _ in range(2)
+    ]
+    assert first == second == "it's $HOME"
+    assert [row[3] for row in told] == ["kept", "kept"]
+    assert all(re.fullmatch(r"[0-9a-f-]{36}", row[1]) for row in told)
+    assert told[0][1] != told[1][1]
+    assert 0 < int(told[0][2]) < int(told[1][2])
+
+
 # ---------------------------------------------------------------- while it runs
 
 
 def test_the_lock_is_held_while_the_command_runs(start: Start, store: ServiceStore) -> None:
-    """And shows who holds it, and why; it is free when the command has ended."""
-    words = ["run", NAME, "--reason", "v42", "--", "sh", "-c", UNTIL_GO]
-    with start(*words) as run:
+    """It shows its holder and the reason; it is free when the command has ended."""
+    with start("run", NAME, "--reason", "v42", "--", "sh", "-c", UNTIL_GO) as run:
         run.up()
         holder = held(store, NAME)
         assert holder.hostname == socket.gethostname()
@@ -72,48 +168,6 @@ def test_the_lock_is_held_while_the_command_runs(start: Start, store: ServiceSto
         run.go()
     assert has(store, NAME) is None
     assert run.said == ""
-
-
-@pytest.mark.parametrize("how", ["signal(SIGCHLD, SIG_IGN)", "pthread_sigmask(0, [SIGCHLD])"])
-def test_its_end_is_seen_where_a_parent_hears_nothing_of_the_ends_of_children(
-    env: dict[str, str], store: ServiceStore, how: str
-) -> None:
-    """What is ignored or blocked is inherited."""
-    words = [COMMAND, "run", NAME, "--", "sh", "-c", "exit 3"]
-    program = f"import os, sys; from signal import *; {how}; os.execv(sys.argv[1], sys.argv[1:])"
-    deaf = [sys.executable, "-c", program, *words]
-    assert run_to_end(*deaf, env=env, status=3).stderr == ""
-    assert has(store, NAME) is None
-
-
-@pytest.mark.parametrize("before", [[], ["--"]])
-def test_what_follows_the_command_is_its_own(env: dict[str, str], before: list[str]) -> None:
-    """Its options too, be they called like ours, with our `--` or without."""
-    words = ["--reason", "x", "--debug", "--", "y"]
-    done = finished(["run", "--reason", "ours", NAME, *before, "printf", "%s.", *words], env)
-    assert (done.returncode, done.stdout) == (0, "".join(f"{word}." for word in words))
-    assert done.stderr == ""
-
-
-def test_output_that_does_not_fit_waits(env: dict[str, str]) -> None:
-    """Also where whoever shares the stream with us has made it one that does not block."""
-    ours, theirs = os.pipe()
-    os.set_blocking(theirs, False)
-    words = [COMMAND, "run", NAME, "--alive-on-output", "--", "head", "-c", "1000000", "/dev/zero"]
-    with subprocess.Popen(words, env=env, stdout=theirs) as run, os.fdopen(ours, "rb") as reading:
-        os.close(theirs)
-        assert len(reading.read()) == 1_000_000
-        assert run.wait(PATIENCE) == 0
-
-
-def test_a_lock_is_not_kept_for_a_command_whose_output_goes_nowhere(
-    env: dict[str, str], store: ServiceStore
-) -> None:
-    """Whatever it is that keeps it from being started."""
-    command = shlex.join([COMMAND, "run", NAME, "--alive-on-output", "--", "true"])
-    script = f"exec {command} >&-"
-    run_to_end("sh", "-c", script, env=env, status=None)
-    assert has(store, NAME) is None
 
 
 @pytest.mark.parametrize(
@@ -134,105 +188,9 @@ def test_how_long_it_is_kept_without_a_heartbeat(
     assert (asked.expected_runtime, asked.auto_unlock_after) == durations
 
 
-def test_the_command_knows_its_lock(env: dict[str, str]) -> None:
-    """Name, uuid and a fencing token that grows stand in its environment, beside what is there."""
-    words = ["run", "it's $HOME", "--", "env"]
-    told = []
-    for _ in range(2):
-        done = finished(words, env | {"CLUSTERMUTEX_OTHER": "kept", "CLUSTERMUTEX_UUID": "outer"})
-        told.append(dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line))
-    assert told[0]["CLUSTERMUTEX_NAME"] == "it's $HOME"
-    assert re.fullmatch(r"[0-9a-f-]{36}", told[0]["CLUSTERMUTEX_UUID"])
-    assert told[0]["CLUSTERMUTEX_UUID"] != told[1]["CLUSTERMUTEX_UUID"]
-    assert told[0]["CLUSTERMUTEX_OTHER"] == "kept"
-    tokens = [int(variables["CLUSTERMUTEX_FENCING_TOKEN"]) for variables in told]
-    assert 0 < tokens[0] < tokens[1]
-
-
-def test_where_the_locks_are_is_passed_on(env: dict[str, str], store: ServiceStore) -> None:
-    """With --url, too: the command's own `clustermutex` looks for the lock in the same place."""
-    url = env["CLUSTERMUTEX_URL"]
-    words = ["run", "--url", url, NAME, "--", "clustermutex", "alive"]
-    done = finished(words, env | {"CLUSTERMUTEX_URL": "etcd://127.0.0.1:1/nowhere"})
-    assert (done.returncode, done.stderr) == (0, "")
-    assert has(store, NAME) is None
-
-
-def test_its_streams_are_its_own(env: dict[str, str]) -> None:
-    """Input, output and errors go past us, and so does a file that is open besides; no other."""
-    script = "cat; echo error >&2; echo file >&9; ls /proc/self/fd"
-    done = finished(
-        ["sh", "-c", f"exec 9>&1; clustermutex run {NAME} -- sh -c '{script}'"], env, "in\n"
-    )
-    assert done.stderr == "error\n"
-    lines = done.stdout.split()
-    assert lines[:2] == ["in", "file"]
-    extra = set(lines[2:]) - {"0", "1", "2", "9"}
-    assert len(extra) == 1, f"ls has its own, and what else? {extra}"
-
-
-def test_it_may_end_its_output_early(env: dict[str, str]) -> None:
-    """A command whose reader has enough dies of SIGPIPE, as without us: Python ignores that."""
-    done = finished(
-        ["sh", "-c", f"{{ clustermutex run {NAME} -- yes; echo $? >&2; }} | head -1"], env
-    )
-    assert (done.stdout, done.stderr) == ("y\n", f"{128 + signal.SIGPIPE}\n")
-
-
-# ---------------------------------------------------------------- its end
-
-
-@pytest.mark.parametrize(
-    ("script", "status"),
-    [
-        ("exit 0", 0),
-        ("exit 75", 75),
-        ("kill -KILL $$", 128 + signal.SIGKILL),
-        ("kill -INT $$", 128 + signal.SIGINT),
-    ],
-)
-def test_its_exit_status_is_ours(
-    env: dict[str, str], store: ServiceStore, script: str, status: int
-) -> None:
-    """Also one that we have a meaning for (only we say something on stderr, too); as in a shell."""
-    done = finished(["run", NAME, "--", "sh", "-c", script], env)
-    assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
-    assert has(store, NAME) is None
-
-
-@pytest.mark.parametrize(
-    ("command", "status", "told"),
-    [
-        ("nothing-of-this-name", 127, "was not found"),
-        ("./nothing", 127, "was not found"),
-        ("./no-interpreter", 127, "was not found"),
-        ("./not-executable", 126, "can't be executed"),
-        (".", 126, "can't be executed"),
-        ("./no-program", 126, "#!"),
-    ],
-)
-def test_a_command_that_cannot_be_started(
-    env: dict[str, str], store: ServiceStore, tmp_path: Path, command: str, status: int, told: str
-) -> None:
-    """It is said in a line, and the lock is free again at once."""
-    (tmp_path / "not-executable").write_text("#!/bin/sh\n")
-    for name, text in (("no-interpreter", "#!/no/where\n"), ("no-program", "what?\n")):
-        (tmp_path / name).write_text(text)
-        (tmp_path / name).chmod(0o755)
-    done = finished(["sh", "-c", f"cd {tmp_path}; exec clustermutex run {NAME} -- {command}"], env)
-    assert done.returncode == status
-    assert done.stderr.startswith("clustermutex: ")
-    assert told in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert has(store, NAME) is None
-
-
-# ---------------------------------------------------------------- signals
-
-
 @pytest.mark.parametrize("name", ["HUP", "INT", "TERM", "USR1", *soaking("QUIT", "USR2", "WINCH")])
 def test_signals_are_passed_on(start: Start, tmp_path: Path, name: str) -> None:
-    """To the command and all that it has started; the lock is held until they are done with it."""
+    """To the command and its children; the lock is held until they are done with it."""
     child = f"trap 'echo child >> told; exit 0' {name}; echo > up; while :; do sleep 0.05; done"
     script = f"trap 'echo parent >> told; exit 7' {name}; sh -c \"$1\"; sleep 1"
     with start("run", NAME, "--", "sh", "-c", script, "sh", child) as run:
@@ -242,38 +200,13 @@ def test_signals_are_passed_on(start: Start, tmp_path: Path, name: str) -> None:
     assert sorted((tmp_path / "told").read_text().split()) == ["child", "parent"]
 
 
-def test_what_we_were_told_to_ignore_the_command_ignores(
-    env: dict[str, str], start: Start, tmp_path: Path
-) -> None:
-    """`nohup clustermutex run …` survives the end of its terminal, command included."""
-    with start("run", NAME, "--", "sh", "-c", "grep SigIgn /proc/self/status > ignored") as plain:
-        plain.ends(0)
-    ours = ignored_by(Path("/proc/self/status").read_text())
-    assert ignored_by(written(tmp_path / "ignored")) == ours - {signal.SIGPIPE, signal.SIGXFSZ}
-    script = "trap '' HUP; exec clustermutex run x -- grep SigIgn /proc/self/status"
-    done = finished(["sh", "-c", script], env)
-    assert signal.SIGHUP in ignored_by(done.stdout)
-
-
-def ignored_by(status: str) -> set[int]:
-    """Return which signals a process ignores, by its /proc/…/status.
-
-    Without the two that glibc keeps for itself, and ignores in what posix_spawn starts.
-    """
-    found = re.search(r"SigIgn:\s*(\w+)", status)
-    assert found
-    return {number for number in range(1, 32) if int(found[1], 16) >> (number - 1) & 1}
-
-
 def test_a_stopped_command_keeps_its_lock(
     start: Start, store: ServiceStore, tmp_path: Path
 ) -> None:
-    """SIGSTOP by somebody is not our business; SIGTSTP and SIGCONT are passed on."""
+    """A SIGSTOP by another program changes nothing; SIGCONT is passed on."""
     script = f"echo $$ > pid; {UNTIL_GO}"
-    words = ["run", NAME, "--expected-runtime", "0.5", "--", "sh", "-c", script]
-    with start(*words) as run:
-        pid = int(written(tmp_path / "pid"))
-        os.kill(pid, signal.SIGSTOP)
+    with start("run", NAME, "--expected-runtime", "0.5", "--", "sh", "-c", script) as run:
+        os.kill(int(written(tmp_path / "pid")), signal.SIGSTOP)
         until = held(store, NAME).auto_unlock_at or 0
         wait_until(lambda: (held(store, NAME).alive_at or 0) > until, PATIENCE, "pushes")
         run.send_signal(signal.SIGCONT)
@@ -305,54 +238,229 @@ def test_not_acquired_is_75(
     assert not taken.model.lock(NAME).queue()
 
 
-def test_a_log_is_told_what_is_waited_for(
-    env: dict[str, str], store: ServiceStore, blocked: ClusterMutex
-) -> None:
-    """As a CI job has one: who has the lock, and when it was had; with --quiet nothing."""
-    quiet, loud = (
-        subprocess.Popen(
-            [COMMAND, "run", NAME, *options, "--", "true"],
-            env=env,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for options in (["--quiet"], [])
-    )
-    with quiet, loud:
-        assert loud.stderr is not None
-        said = loud.stderr.readline()
-        assert said.startswith(f"clustermutex: Waiting for the lock '{NAME}' for ")
-        assert f" of 2 in the queue; it is held by {socket.gethostname()}, pid " in said
-        assert f'{os.getpid()}, for "somebody\'s own", since ' in said
-        in_line(store, NAME, 2)
-        blocked.release()
-        got, nothing = loud.communicate(timeout=PATIENCE)[1], quiet.communicate(timeout=PATIENCE)[1]
-    assert (quiet.returncode, loud.returncode, nothing) == (0, 0, "")
-    assert got.startswith(f"clustermutex: Got the lock '{NAME}' after ")
-    assert got.count("\n") == 1
-
-
-def test_it_waits_in_line(start: Start, store: ServiceStore, blocked: ClusterMutex) -> None:
-    """Without a timeout for ever, and visibly: reason and pid stand in the ticket."""
+def test_it_waits_in_the_queue(start: Start, store: ServiceStore, blocked: ClusterMutex) -> None:
+    """Reason and pid stand in the ticket, and a log is told for whom it waits, and when it ends."""
     with start("run", NAME, "--reason", "next", "--", "echo", "ran") as run:
         in_line(store, NAME)
         ticket = read(store, NAME).waiters[0]
         assert (ticket.pid, ticket.reason) == (run.pid, "next")
+        wait_until(lambda: run.said.endswith("\n"), what="a line")
         blocked.release()
         assert run.communicate(timeout=PATIENCE)[0] == "ran\n"
         assert run.returncode == 0
+    waiting, got = run.said.splitlines()
+    assert waiting.startswith(f"clustermutex: Waiting for the lock '{NAME}' for ")
+    assert f"the queue; it is held by {socket.gethostname()}, pid {os.getpid()}, " in waiting
+    assert ', for "somebody\'s own", since ' in waiting
+    assert got.startswith(f"clustermutex: Got the lock '{NAME}' after ")
 
 
+@pytest.mark.parametrize("words", [["run", NAME, "true"], ["lock", NAME, "--export"]])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.usefixtures("blocked")
 def test_a_signal_while_waiting_leaves_no_ticket(
-    start: Start, store: ServiceStore, tmp_path: Path, number: signal.Signals
+    start: Start, store: ServiceStore, words: list[str], number: signal.Signals
 ) -> None:
-    """Gone before the process is, though its lease lasts for ten seconds; we die of the signal."""
-    with start("run", NAME, "--", "touch", "ran") as run:
+    """Gone before the process is, though its lease lasts for ten seconds; we die of the signal.
+
+    A shell that evaluates what `lock --export` prints is told.
+    """
+    with start(*words) as run:
         in_line(store, NAME)
         run.send_signal(number)
-        run.ends(-number)
+        output, _ = run.communicate(timeout=PATIENCE)
+        assert run.returncode == -number
         assert not read(store, NAME).waiters
     assert f"{number.name} came while waiting" in run.said
-    assert not (tmp_path / "ran").exists()
+    assert output == ("" if words[0] == "run" else f"(exit {128 + number})\n")
+
+
+# ---------------------------------------------------------------- its process group
+
+WORKER = """
+import os, pathlib, signal, sys, time
+number, lasts = signal.Signals["SIG" + sys.argv[1]], float(sys.argv[2])
+told = []
+if len(sys.argv) > 3:
+    os.setsid()
+signal.signal(number, lambda *_: told.append(time.monotonic()))
+pathlib.Path("pid").write_text(f"{os.getpid()}\\n")
+while not told or time.monotonic() < told[0] + lasts:
+    if told:
+        pathlib.Path("told").touch()
+    time.sleep(0.01)
+pathlib.Path("ended").touch()
+"""
+"""A process that works on for some seconds after a signal.
+
+With a third argument it has a session and a process group of its own.
+"""
+HEADLESS = """
+import ctypes, os, pathlib, platform, signal, threading, time
+
+def work():
+    signal.sigwait({signal.SIGTERM})
+    pathlib.Path("told").touch()
+    time.sleep(1.5)
+    pathlib.Path("ended").touch()
+    os._exit(0)
+
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+threading.Thread(target=work).start()
+pathlib.Path("pid").write_text(f"{os.getpid()}\\n")
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)
+"""
+"""A process whose first thread ends by itself, and whose second one works on after SIGTERM.
+
+The system shows it as a zombie.
+"""
+DIES_AT_ONCE = ("sh", "-c", '"$@" & wait', "sh", sys.executable)
+"""A script that dies of a signal at once, whatever its worker does."""
+
+
+@pytest.fixture(autouse=True)
+def _workers(tmp_path: Path) -> None:
+    (tmp_path / "worker.py").write_text(WORKER)
+    (tmp_path / "headless.py").write_text(HEADLESS)
+
+
+def _group(folder: Path) -> int:
+    return os.getpgid(int(written(folder / "pid")))
+
+
+def _told(folder: Path, group: int) -> None:
+    wait_until(lambda: (folder / "told").exists(), what="the signal in the worker")
+    wait_until(lambda: gone(group), what="the end of the script")
+
+
+def _held_until_it_has_ended(store: ServiceStore, folder: Path) -> None:
+    assert has(store, NAME)
+    wait_until(lambda: has(store, NAME) is None, PATIENCE, "the release")
+    assert (folder / "ended").exists()
+
+
+@pytest.mark.parametrize("name", ["TERM", *soaking("INT", "QUIT")])
+@pytest.mark.parametrize("whom", ["us", "its group"])
+def test_the_lock_is_held_until_the_last_of_the_group_has_ended(
+    start: Start, store: ServiceStore, tmp_path: Path, name: str, whom: str
+) -> None:
+    """And pushed, whether we pass a signal on or another program sends it to the whole group."""
+    number = signal.Signals[f"SIG{name}"]
+    options = ["--grace", "60", "--expected-runtime", "0.4", "--auto-unlock-after", "1.5"]
+    with start("run", NAME, *options, "--", *DIES_AT_ONCE, "worker.py", name, "3") as run:
+        group = _group(tmp_path)
+        os.kill(run.pid, number) if whom == "us" else os.killpg(group, number)
+        _told(tmp_path, group)
+        kept_until = held(store, NAME).auto_unlock_at or 0
+        wait_until(lambda: (held(store, NAME).alive_at or 0) > kept_until, PATIENCE, "pushes")
+        _held_until_it_has_ended(store, tmp_path)
+        dies_of_it = (whom, name) == ("us", "INT")  # a script around us ends by that alone
+        run.ends(-number if dies_of_it else 128 + number)
+    assert run.said == ""
+
+
+def test_a_process_whose_first_thread_has_ended_is_waited_for(
+    start: Start, store: ServiceStore, tmp_path: Path
+) -> None:
+    with start("run", NAME, "--grace", "60", "--", *DIES_AT_ONCE, "headless.py") as run:
+        group, pid = _group(tmp_path), int(written(tmp_path / "pid"))
+        wait_until(lambda: gone(pid), what="the end of its first thread")
+        run.terminate()
+        _told(tmp_path, group)
+        _held_until_it_has_ended(store, tmp_path)
+        run.ends(128 + signal.SIGTERM)
+
+
+def test_ctrl_c_in_a_terminal_waits_as_well(
+    env: dict[str, str], store: ServiceStore, tmp_path: Path
+) -> None:
+    """The terminal sends it to the command's group, and nothing to us."""
+    (tmp_path / "script").write_text(f"{sys.executable} worker.py INT 1.5 & wait")
+    with Terminal([needed("bash"), "--norc", "--noediting", "-i"], env, tmp_path) as terminal:
+        terminal.shows("ready> ")
+        terminal.enter(f"clustermutex run {NAME} --grace 60 -- sh ./script\n")
+        group = _group(tmp_path)
+        terminal.enter("\x03")
+        _told(tmp_path, group)
+        _held_until_it_has_ended(store, tmp_path)
+        terminal.shows("ready> ")
+
+
+Act = Callable[[Running, ServiceStore], object]
+
+
+@pytest.mark.parametrize(
+    ("name", "grace", "act", "status", "said"),
+    [
+        ("TERM", "1", lambda *_: None, 143, "SIGKILL ends what the command left in its process"),
+        ("TERM", "60", lambda run, _: run.send_signal(signal.SIGUSR1), 143, ""),
+        ("INT", "60", lambda _, store: remove(store, NAME), 76, "is lost"),
+    ],
+    ids=["grace", "another signal", "loss"],
+)
+def test_what_is_left_of_the_group_is_ended_before_the_release(
+    *, start: Start, store: ServiceStore, tmp_path: Path, name: str, grace: str, act: Act,
+    status: int, said: str,
+) -> None:  # fmt: skip
+    """By SIGKILL after the grace, by the next signal, or by SIGTERM after a loss."""
+    words = ["run", NAME, "--grace", grace, "--", *DIES_AT_ONCE, "worker.py", name, "600"]
+    with start(*words) as run:
+        group, pid = _group(tmp_path), int(written(tmp_path / "pid"))
+        run.send_signal(signal.Signals[f"SIG{name}"])
+        _told(tmp_path, group)
+        told_at = time.monotonic()
+        assert has(store, NAME)
+        act(run, store)
+        if status != 76:
+            wait_until(lambda: has(store, NAME) is None, PATIENCE, "the release")
+            assert gone(pid)
+        assert grace != "1" or time.monotonic() > told_at + 0.8, "it had its grace"
+        run.ends(status)
+        wait_until(lambda: gone(pid), what="the end of the worker")
+    assert said in run.said
+
+
+def test_the_command_itself_is_never_killed_for_a_signal_that_was_passed_on(
+    start: Start, store: ServiceStore, tmp_path: Path
+) -> None:
+    """The grace begins when it has ended."""
+    with start("run", NAME, "--grace", "0.2", sys.executable, "worker.py", "TERM", "2") as run:
+        written(tmp_path / "pid")
+        run.terminate()
+        run.ends(0)
+    assert (tmp_path / "ended").exists()
+    assert has(store, NAME) is None
+    assert run.said == ""
+
+
+@pytest.mark.parametrize("before", ["a signal that ends it", "nothing"])
+def test_what_is_outside_of_the_group_or_left_on_purpose_is_not_waited_for(
+    start: Start, store: ServiceStore, tmp_path: Path, before: str
+) -> None:
+    """A daemon with its own session; and what a command leaves that ends by itself."""
+    signalled = before != "nothing"
+    script = '"$@" & until test -e go; do sleep 0.05; done'
+    worker = [sys.executable, "worker.py", "USR1", "0", *(["apart"] if signalled else [])]
+    with start("run", NAME, "--grace", "60", "--", "sh", "-c", script, "sh", *worker) as run:
+        pid = int(written(tmp_path / "pid"))
+        if signalled:
+            run.terminate()
+            run.ends(128 + signal.SIGTERM)
+        else:
+            run.go()
+        assert has(store, NAME) is None
+        assert not gone(pid)
+
+
+def test_zombies_are_not_waited_for(
+    env: dict[str, str], store: ServiceStore, tmp_path: Path
+) -> None:
+    """Where process 1 of a container, which inherits orphans, waits for none: here we are that."""
+    reaper = first("import ctypes; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)")
+    left = f"{sys.executable} worker.py TERM 0.5"
+    script = f"exec {reaper} clustermutex run {NAME} --grace 60 -- sh -c '{left} & wait'"
+    with Running(["sh", "-c", script], env, tmp_path) as run:
+        written(tmp_path / "pid")
+        run.terminate()
+        run.ends(128 + signal.SIGTERM)
+        assert has(store, NAME) is None

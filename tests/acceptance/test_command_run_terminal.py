@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from lockclient import ClusterMutex
+from lockclient import ClusterMutex, Settings
 from lockclient.stores.service_protocol import ServiceStore
 from tests.acceptance.shells import (
     PATIENCE,
@@ -18,8 +20,10 @@ from tests.acceptance.shells import (
     in_line,
     remove,
 )
-from tests.support.locks import has, read
+from tests.contract.asking import holder
+from tests.support.locks import has, take
 from tests.support.processes import needed, wait_until
+from tests.support.terminal import in_terminal
 
 NAME = "deploy/prod"
 CTRL_C, CTRL_Z, CTRL_D = "\x03", "\x1a", "\x04"
@@ -105,19 +109,6 @@ def test_ctrl_c_is_the_commands_to_handle(shell: Terminal) -> None:
     shell.shows("end-7")
 
 
-def test_ctrl_c_while_waiting(shell: Terminal, store: ServiceStore) -> None:
-    """No ticket is left, and a list of commands ends."""
-    shell.enter(f"clustermutex lock {NAME} >/dev/null; echo locked\n")
-    shell.shows("\nlocked")
-    shell.enter(f"{LONG}\n")
-    in_line(store, NAME)
-    shell.enter(CTRL_C)
-    shell.shows("SIGINT came while waiting")
-    shell.enter("echo now-$?\n")
-    shell.shows("now-130")
-    assert not read(store, NAME).waiters
-
-
 def test_who_waits_is_told_for_what(shell: Terminal, store: ServiceStore, tmp_path: Path) -> None:
     """On one line that is gone once the lock is had; with --quiet nothing is said."""
     mutex = ClusterMutex(NAME, reason="first", store=store)
@@ -133,31 +124,36 @@ def test_who_waits_is_told_for_what(shell: Terminal, store: ServiceStore, tmp_pa
     assert "Waiting" not in (tmp_path / "log").read_text()
 
 
-@pytest.mark.parametrize("around", ["{}", "{} | cat"])
-def test_ctrl_z_and_fg(shell: Terminal, store: ServiceStore, around: str) -> None:
-    """The shell sees a stopped job, and the command reads on after `fg`."""
-    shell.runs(f"{around.format(READING)}")
-    shell.enter(CTRL_Z)
-    shell.shows("Stopped")
+@pytest.mark.parametrize("name", [NAME, "deploy/" + "a-long-name/" * 10])
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_pid_and_since_when_are_never_cut(
+    settings: Settings, store: ServiceStore, name: str, columns: int
+) -> None:
+    """The reason, the holder's domain and parts of the lock's name are."""
+    long = {"hostname": "cron-1.prod.example.com", "pid": 20857, "locked_at": time.time() - 60}
+    take(store, holder(name, **long, reason="totals " * 20))
+    with in_terminal(settings, "run", name, "true", columns=columns) as terminal:
+        terminal.wait_for(", since ")
+        found = re.search(r"Waiting for deploy/.* in line, held by cron-1.*\d\d UTC", terminal.text)
+        assert found
+        assert re.search(r":20857, since [\d:]+ UTC", found[0])
+        assert len(found[0]) < columns
+
+
+@pytest.mark.parametrize("around", ["{}", "{} | cat", "{} &"])
+def test_a_stopped_job_goes_on_by_fg(shell: Terminal, store: ServiceStore, around: str) -> None:
+    """Stopped by Ctrl-Z, or in the background as it wants to read; then it reads on."""
+    shell.runs(around.format(READING))
+    if around.endswith("&"):
+        shell.enter("\nuntil jobs | grep Stopped; do sleep 0.1; done\n")
+    else:
+        shell.enter(CTRL_Z)
+    shell.shows("Stopped ")
     assert held(store, NAME)
     shell.enter("fg; echo end-$?\n")
     shell.shows("fg; echo.*\n")
     shell.enter("after all\n")
     shell.shows("got after all\r+\n")
-    shell.shows("end-0")
-    _free(store)
-
-
-def test_in_the_background(shell: Terminal, store: ServiceStore) -> None:
-    """It runs there; when it wants to read it stops, as any job does, until it is fetched."""
-    shell.runs(f"{READING} &")
-    shell.enter("\n")
-    shell.enter("until jobs | grep Stopped; do sleep 0.1; done\n")
-    shell.shows("Stopped ")
-    shell.enter("fg; echo end-$?\n")
-    shell.shows("fg; echo.*\n")
-    shell.enter("at last\n")
-    shell.shows("got at last\r+\n")
     shell.shows("end-0")
     _free(store)
 
@@ -192,15 +188,6 @@ def test_a_lock_lost_while_stopped(shell: Terminal, store: ServiceStore, tmp_pat
     assert len((tmp_path / "steps").read_text()) <= steps + 1, "it was in the middle of one"
 
 
-def test_the_terminal_is_ours_again_after_a_loss(shell: Terminal, store: ServiceStore) -> None:
-    """A command that was ended leaves a shell that works."""
-    shell.runs(f"{LONG}; echo end-$?")
-    remove(store, NAME)
-    shell.shows("end-76")
-    shell.enter("echo still-$((40 + 2))\n")
-    shell.shows("still-42")
-
-
 def test_without_a_shell(env: dict[str, str], tmp_path: Path, store: ServiceStore) -> None:
     """As in `docker run -it`: there is nobody to continue a stopped job, so Ctrl-Z stops none."""
     words = ["clustermutex", "run", NAME, "--", "sh", "-c", 'echo up; read line; echo "got $line"']
@@ -216,13 +203,15 @@ def test_without_a_shell(env: dict[str, str], tmp_path: Path, store: ServiceStor
 def test_a_terminal_that_stops_writers_in_the_background(
     shell: Terminal, store: ServiceStore, option: str
 ) -> None:
-    """It is the command's, and we write to it all the same when the lock is lost."""
+    """We write to it all the same when the lock is lost, and leave a shell that works."""
     command = "sh -c 'trap \"\" TERM; echo up; while :; do sleep 0.1; done'"
     shell.enter("stty tostop\n")
     shell.runs(f"clustermutex run --grace 1 {option} {NAME} -- {command}; echo end-$?")
     remove(store, NAME)
     shell.shows("The lock is lost")
     shell.shows("end-76")
+    shell.enter("echo still-$((40 + 2))\n")
+    shell.shows("still-42")
 
 
 def test_the_terminal_goes_away(env: dict[str, str], tmp_path: Path, store: ServiceStore) -> None:

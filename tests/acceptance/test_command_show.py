@@ -7,19 +7,21 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import pytest
 
-from lockclient import ClusterMutex, HeldLock, LockLost, Settings
+from lockclient import ClusterMutex, HeldLock, Settings
 from lockclient.cli.setup.etcd_server import Etcd
+from lockclient.model.clocks import Deadline
+from lockclient.model.holder import Holder
+from lockclient.stores.outcomes import Outcome
+from lockclient.stores.requests import Remove, Request
 from lockclient.stores.service_protocol import ServiceStore
 from mutexdash.markup.remedies import remedies
 from tests.contract.asking import holder
 from tests.support.etcd_binary import Etcdctl, exhaust_space, put_at_once
 from tests.support.locks import has, queue_up, take
 from tests.support.memory_store import MemoryStore
-from tests.support.processes import wait_until
 from tests.support.terminal import called, in_terminal, one_line
 
 NAME = "deploy/prod"
@@ -37,10 +39,8 @@ def held(memory: MemoryStore) -> Iterator[HeldLock]:
         waiter = ClusterMutex(NAME, reason="release 8", store=memory)
         thread = queue_up(waiter, 60)
         yield mutex
-        if mutex.healthy:
-            mutex.release()
-        thread.join(60)
-        waiter.release()
+    thread.join(60)
+    waiter.release()
 
 
 # ---------------------------------------------------------------- show
@@ -130,89 +130,105 @@ def test_what_is_undecided_is_told(memory: MemoryStore) -> None:
 
 
 WHY = ("--reason", "it hangs")
+NEEDS = "needs what this version does not know (two-keys)"
+UUID = "b6a1e1d2-70a3-4a53-9b5c-8f5d2d3c0001"
 
 
 @pytest.mark.parametrize(
-    ("columns", "words", "typed", "status", "told"),
+    ("name", "columns", "words", "typed", "status", "told"),
     [
         # On a terminal it shows the holder and asks: nothing but a yes removes it.
-        (120, WHY, "n\n", 1, "for 'release 7', since "),
-        (120, WHY, "\n", 1, "The answer was no"),
-        (120, [], "y\nit hangs\n", 0, "1 waited for it"),
+        (NAME, 120, WHY, "n\n", 1, [UUID, "for 'release 7', since ", "The answer was no"]),
+        (NAME, 120, WHY, "\n", 1, ["[y/N]", "The answer was no"]),
+        (NAME, 120, [], "y\nit hangs\n", 0, [UUID, "1 waited for it"]),
         # A script says --yes, or nothing happens; a reason is needed either way.
-        (0, WHY, "", 2, "--yes"),
-        (0, ["--yes"], "", 2, "--reason"),
-        (0, ["--yes", "--reason", " "], "", 2, "--reason"),
+        (NAME, 0, WHY, "", 2, ["--yes"]),
+        (NAME, 0, ["--yes"], "", 2, ["--reason"]),
+        (NAME, 0, ["--yes", "--reason", " "], "", 2, ["--reason"]),
         # It may name the holder that it means.
-        (0, [*WHY, "--yes", "--uuid", "another"], "", 1, "is not held by 'another' but by"),
-        (0, [*WHY, "--yes", "--uuid", "UUID"], "", 0, f"Removed: {NAME}"),
+        (NAME, 0, [*WHY, "--yes", "--uuid", "another"], "", 1, ["is not held by 'another' but by"]),
+        (NAME, 0, [*WHY, "--yes", "--uuid", UUID], "", 0, [f"Removed: {NAME}"]),
+        # What a lock needs is asked for a second time, or wants a second --yes.
+        ("new", 0, [*WHY, "--yes"], "", 1, [NEEDS, "--yes a second time"]),
+        ("new", 0, [*WHY, "--yes", "--yes"], "", 0, ["Removed: new"]),
+        ("new", 120, WHY, "n\n", 1, ["The answer was no"]),
+        ("new", 120, WHY, "y\nn\n", 1, ["Take the lock despite that?"]),
+        ("new", 120, [*WHY, "--yes"], "\n", 1, ["Take the lock despite that?"]),
+        ("new", 120, WHY, "y\ny\n", 0, ["Take the lock despite that?", "Removed: new"]),
+        # There is nothing to remove, or only what a foreign client has left.
+        ("free", 0, [*WHY, "--yes"], "", 1, ["Nobody holds the lock 'free'"]),
+        ("odd", 0, [*WHY, "--yes"], "", 1, ["no uuid"]),
     ],
 )
 def test_who_is_asked_and_what_is_removed(
-    held: HeldLock,
-    memory: MemoryStore,
-    columns: int,
-    words: Sequence[str],
-    typed: str,
-    status: int,
-    told: str,
-) -> None:
-    """The holder is told by whom and why, a record is kept, and the next in line gets it."""
-    words = [str(held.uuid) if word == "UUID" else word for word in words]
-    done = called(memory, "force-unlock", NAME, *words, columns=columns, typed=typed, status=status)
-    assert told in done.stdout + done.stderr
-    if columns:
-        assert str(held.uuid) in done.stdout
+    *, memory: MemoryStore, name: str, columns: int, words: Sequence[str], typed: str, status: int,
+    told: list[str],
+) -> None:  # fmt: skip
+    """A record is kept of what is removed; what is not removed is still held."""
+    memory.take(NAME, reason="release 7")
+    memory.wait(NAME, "w", hostname="h")
+    memory.take("new", needs=["two-keys"])
+    memory.write(("locks", "odd", "hostname", b"h"))
+    before = has(memory, name)
+    done = called(memory, "force-unlock", name, *words, columns=columns, typed=typed, status=status)
+    assert [part for part in told if part not in done.stdout + done.stderr] == []
+    removed = json.loads(called(memory, "removed", "--json").stdout)["removed"]
     if status:
         assert columns or one_line(done)
-        held.alive(force=True)
+        assert (has(memory, name), removed) == (before, [])
         return
-    with pytest.raises(LockLost, match="it hangs"):
-        held.release()
-    (removal,) = json.loads(called(memory, "removed", "--json").stdout)["removed"]
-    assert (removal["uuid"], removal["how"]) == (held.uuid, "force-unlock")
-    assert "@" in removal["removed_by"]
+    assert has(memory, name) is None
+    assert [removed[0][key] for key in ("name", "uuid", "how", "why")] == [
+        *(name, UUID, "force-unlock", "it hangs")
+    ]
+    assert "@" in removed[0]["removed_by"]
 
 
-def test_a_lock_that_changed_hands_is_not_removed(settings: Settings, store: ServiceStore) -> None:
-    """Between showing and answering: the next holder keeps it. Nor does Ctrl-C remove it."""
-    words = ("force-unlock", NAME, *WHY)
-    first, second = (ClusterMutex(NAME, reason=f"release {n}", store=store) for n in (7, 8))
-    first.acquire()
-    with in_terminal(settings, *words) as terminal:
-        terminal.wait_for("[y/N]: ")  # so it reads, and imports nothing more that drops a Ctrl-C
-        terminal.enter("\x03")
-        assert terminal.ended() == 130
-        assert "Traceback" not in terminal.text
-    thread = queue_up(second, 60)
-    with in_terminal(settings, *words) as terminal:
-        terminal.wait_for("[y/N]")
-        first.release()
-        thread.join(60)
-        terminal.enter("y\n")
-        assert terminal.ended() == 1
-        assert "changed hands" in terminal.text
-        assert "release 8" in terminal.text
-    second.release()
-    assert json.loads(called(settings, "removed", "--json").stdout)["removed"] == []
+class ChangesHands(MemoryStore):
+    """Whose lock goes to the next holder before it is removed."""
+
+    def another(self) -> MemoryStore:
+        return self
+
+    def ask(self, request: Request, deadline: Deadline) -> Outcome:
+        if isinstance(request, Remove):
+            self.take(NAME, uuid="another", reason="release 8")
+        return super().ask(request, deadline)
 
 
-def test_what_a_page_shows_to_copy_removes_it_whatever_it_is_called(
-    settings: Settings, store: ServiceStore
-) -> None:
+def test_a_lock_that_changed_hands_is_not_removed() -> None:
+    """The next holder keeps it, and is named."""
+    store = ChangesHands()
+    store.take(NAME, reason="release 7")
+    told = called(store, "force-unlock", NAME, *WHY, columns=120, typed="y\n", status=1).stderr
+    assert "changed hands" in told
+    assert "release 8" in told
+    assert has(MemoryStore(memory=store.memory), NAME) == "another"
+
+
+def test_ctrl_c_at_the_question_removes_nothing(settings: Settings, store: ServiceStore) -> None:
+    with ClusterMutex(NAME, store=store):
+        with in_terminal(settings, "force-unlock", NAME, *WHY) as terminal:
+            terminal.wait_for("[y/N]: ")  # it reads, and imports nothing more that drops a Ctrl-C
+            assert terminal.interrupt() == 130
+            assert "Traceback" not in terminal.text
+        assert has(store, NAME)
+
+
+def test_what_a_page_shows_to_copy_removes_it_whatever_it_is_called(memory: MemoryStore) -> None:
     """In hexadecimal, as no quoting suits every shell: also a uuid that nobody could type."""
-    odd = replace(holder("a\u200b'; touch pwned; #"), uuid="u\0\n'")
-    take(store, odd)
-    (*_, remedy) = remedies(odd, settings.url())
+    odd = Holder("a\u200b'; touch pwned; #", "u\0\n'", hostname="h")
+    memory.take(odd.name, uuid=odd.uuid)
+    (*_, remedy) = remedies(odd, "etcd://h:1")
     _, verb, *words = shlex.split(remedy.command)
     words = [verb, "--yes", "--reason", "x", *words]
-    said = one_line(called(settings, *words[:-2], "--uuid", "00", *words[-2:], status=1))
+    said = one_line(called(memory, *words[:-2], "--uuid", "00", *words[-2:], status=1))
     assert "is not held by '\\x00'" in said
     for wrong in ("zz", "ff", "a"):
-        said = called(settings, *words[:-1], wrong, status=2).stderr
+        said = called(memory, *words[:-1], wrong, status=2).stderr
         assert f"{wrong!r} is no UTF-8 in hexadecimal" in said
-    assert "Removed" in called(settings, *words).stdout
-    assert not has(store, odd.name)
+    assert "Removed" in called(memory, *words).stdout
+    assert not has(memory, odd.name)
 
 
 @pytest.mark.parametrize("uuid", [b"", b"u" * 70_000])
@@ -226,49 +242,12 @@ def test_a_person_can_remove_what_nobody_can_read(
     assert not has(store, "x")
 
 
-@pytest.mark.parametrize(
-    ("columns", "words", "typed", "questions"),
-    [
-        (0, ["--yes"], "", 0),
-        (120, [], "y\nn\n", 2),
-        (120, [], "n\n", 1),
-        (120, ["--yes"], "\n", 1),
-        (120, [], "y\ny\n", 2),
-        (0, ["--yes", "--yes"], "", 0),
-    ],
-)
-def test_what_a_lock_needs_is_asked_for_a_second_time(
-    memory: MemoryStore, columns: int, words: list[str], typed: str, questions: int
-) -> None:
-    """On a terminal by a question, without one by a second --yes; else nothing is removed."""
-    memory.take("new", needs=["two-keys"])
-    words, removed = ["force-unlock", "new", *WHY, *words], typed == "y\ny\n" or len(words) == 2
-    done = called(memory, *words, columns=columns, typed=typed, status=not removed)
-    assert (has(memory, "new") is None) is removed
-    assert done.stdout.count("[y/N]") == questions
-    despite = "Take the lock despite that?" in done.stdout
-    assert despite is (typed not in ("", "n\n"))
-    if not columns and not removed:
-        assert "needs what this version does not know (two-keys)" in one_line(done)
-        assert "--yes a second time" in one_line(done)
-
-
-def test_nothing_to_remove(memory: MemoryStore) -> None:
-    """Nobody holds it, or there are only the remains of a foreign client."""
-    words = ["--yes", *WHY]
-    told = one_line(called(memory, "force-unlock", "free", *words, status=1))
-    assert "Nobody holds the lock 'free'" in told
-    memory.write(("locks", "odd", "hostname", b"h"))
-    assert "no uuid" in one_line(called(memory, "force-unlock", "odd", *words, status=1))
-
-
 def test_out_of_space_it_asks_before_it_removes_without_a_record(
     own_etcd: Etcd, own_store: ServiceStore
 ) -> None:
     """Deletes still work there; the record that can't be written goes to stderr."""
     settings = Settings((own_etcd.endpoint,))
-    mutex = ClusterMutex("full", store=own_store)
-    mutex.acquire()
+    take(own_store, holder("full"))
     exhaust_space(own_etcd)
     words = ["force-unlock", "full", "--reason", "we need it"]
     told = one_line(called(settings, *words, "--yes", status=1))
@@ -279,4 +258,3 @@ def test_out_of_space_it_asks_before_it_removes_without_a_record(
     assert '"we need it"' in done.stderr
     assert "Removed: full" in done.stdout
     assert not has(own_store, "full")
-    wait_until(lambda: not mutex.healthy, what="the holder to know")

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,8 @@ from lockclient.cli.setup.ports import free_port
 from lockclient.cli.setup.processes import end, spawn
 from lockclient.stores.service_protocol import ServiceStore
 from tests.support import documents
-from tests.support.processes import wait_until
+from tests.support.processes import run_to_end, wait_until
+from tests.support.soak import soaking
 from tests.support.valkey_servers import running
 from tests.support.wheel import build_wheel
 
@@ -30,58 +32,46 @@ PAGE = documents.text("frameworks.md")
 _, API, API_TEST, GUNICORN, POOL, POD, TASKS, JOBS, COMMAND, AIRFLOW = documents.codes(
     "frameworks.md", "python"
 )
-NEEDS = ("fastapi", "httpx", "uvicorn", "celery", "django")
 GREEN = re.findall(r"^\| `((\w+)\.[^`]+)` \| (\w+) \| (\w+) \|$", PAGE, re.MULTILINE)
 """What patches threads, the package, and what comes of it with etcd and with Valkey."""
 
 OWN = Path(sys.executable)
+Install = Callable[..., Path]
 
 
-def _install(folder: Path, *needs: str, extras: str = "prometheus,testing") -> Path:
+@pytest.fixture(scope="module")
+def install(tmp_path_factory: pytest.TempPathFactory) -> Install:
     """Return a Python that has some packages, and this library with extras, of a wheel."""
-    found = folder / "venv" / "bin" / "python"
-    steps: tuple[tuple[str | Path, ...], ...] = (
-        (sys.executable, "-m", "venv", folder / "venv"),
-        (found, "-m", "pip", "install", "-q", *needs, f"{build_wheel(folder)}[{extras}]"),
-    )
-    for words in steps:
-        subprocess.run(words, check=True, timeout=600)
-    return found
 
+    @cache
+    def installed(*needs: str, extras: str = "prometheus,testing,valkey") -> Path:
+        folder = tmp_path_factory.mktemp("venv")
+        found = folder / "bin" / "python"
+        steps: tuple[tuple[str | Path, ...], ...] = (
+            (sys.executable, "-m", "venv", folder),
+            (found, "-m", "pip", "install", "-q", *needs, f"{build_wheel(folder)}[{extras}]"),
+        )
+        for words in steps:
+            subprocess.run(words, check=True, timeout=600)
+        return found
 
-@pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python that has the frameworks."""
-    return _install(tmp_path_factory.mktemp("frameworks"), *NEEDS)
-
-
-@pytest.fixture(scope="module")
-def python_of_fastapi(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python that has FastAPI: installed in seconds, for `make test`."""
-    return _install(tmp_path_factory.mktemp("fastapi"), "fastapi", "httpx")
+    return lambda *needs: installed(*needs) if needs else OWN
 
 
 def _environment(settings: Settings) -> dict[str, str]:
     return {**os.environ, "CLUSTERMUTEX_URL": settings.url()}
 
 
-def run(python: Path, folder: Path, settings: Settings, program: str, *words: str) -> str:
+def run(python: Path, folder: Path, settings: Settings, program: str) -> str:
     """Run a program beside the recipe, and return what it said."""
     (folder / "program.py").write_text(program)
-    done = subprocess.run(
-        [python, "program.py", *words],
-        cwd=folder,
-        env=_environment(settings),
-        capture_output=True,
-        text=True,
-        timeout=120,
+    done = run_to_end(
+        *(python, "program.py"), folder=folder, env=_environment(settings), status=None
     )
     return f"{done.stdout}{done.stderr}"
 
 
-def test_fastapi(python_of_fastapi: Path, settings: Settings, tmp_path: Path) -> None:
-    (tmp_path / "api.py").write_text(API)
-    program = """
+USES_API = """
 import time
 from fastapi.testclient import TestClient
 import api
@@ -95,42 +85,111 @@ with TestClient(api.app) as client:
     print("clustermutex_client_held 1.0" in client.get("/metrics").text)
 print(ClusterMutex("shop-worker").holder())
 """
-    said = run(python_of_fastapi, tmp_path, settings, program)
-    assert "leader team-shop 200\n409\nTrue\nNone\n" in said, said
+TESTS_API = """
+import pathlib, sys, pytest
+pathlib.Path("conftest.py").write_text('pytest_plugins = ["lockclient.testing.plugin"]')
+sys.exit(pytest.main(["test_api.py"]))
+"""
+USES_TASKS = """
+from celery.contrib.testing.worker import start_worker
+from tasks import app, rebuild
+from lockclient import ClusterMutex
+app.conf.update(broker_url="memory://", result_backend="cache+memory://")
+with start_worker(app, perform_ping_check=False, pool="threads", concurrency=2):
+    print(rebuild.delay(3).get(timeout=60))
+    with ClusterMutex("report"):
+        print(rebuild.delay(3).get(timeout=60))
+"""
+USES_JOBS = """
+import logging, threading
+from lockclient import ClusterMutex
+seen = {"Skipping": threading.Event(), "Running": threading.Event()}
+
+class Seen(logging.Handler):
+    def emit(self, record):
+        word, *_ = record.getMessage().split()
+        if word in seen:
+            seen[word].set()
+
+logging.getLogger("lockclient").addHandler(Seen())
+with ClusterMutex("nightly"):
+    import jobs
+    assert seen["Skipping"].wait(60)
+assert seen["Running"].wait(60)
+jobs.scheduler.shutdown()
+"""
+USES_COMMAND = """
+import django
+from django.conf import settings
+from django.core.management import call_command
+settings.configure(
+    INSTALLED_APPS=["django.contrib.contenttypes", "shop"],
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "db.sqlite3"}},
+)
+django.setup()
+call_command("migrate_once")
+call_command("migrate_once")
+"""
+SKIPPED = "Skipping job: The lock 'nightly' is not free. It is held by "
+FASTAPI = ("fastapi", "httpx")
 
 
-@pytest.mark.soak
-def test_fastapi_s_tests(python_of_fastapi: Path, settings: Settings, tmp_path: Path) -> None:
-    (tmp_path / "api.py").write_text(API)
-    (tmp_path / "conftest.py").write_text('pytest_plugins = ["lockclient.testing.plugin"]\n')
-    (tmp_path / "test_api.py").write_text(API_TEST)
-    said = run(python_of_fastapi, tmp_path, settings, "import sys, pytest; sys.exit(pytest.main())")
-    assert "2 passed" in said, said
-
-
-@pytest.mark.soak
-def test_uvicorn_workers(
-    python: Path, settings: Settings, store: ServiceStore, tmp_path: Path
+@pytest.mark.parametrize(
+    ("needs", "files", "program", "said"),
+    [
+        (FASTAPI, {"api.py": API}, USES_API, "leader team-shop 200\n409\nTrue\nNone\n"),
+        ((), {}, POOL, "^4 acquisitions\n$"),
+        ((), {"jobs.py": JOBS}, USES_JOBS, f"^ran\n(?s:.*){SKIPPED}(?s:.*)Running job with the"),
+        *soaking(
+            (FASTAPI, {"api.py": API, "test_api.py": API_TEST}, TESTS_API, "2 passed"),
+            (("celery",), {"tasks.py": TASKS}, USES_TASKS, "done\nskipped\n"),
+            (
+                ("django",),
+                {"shop/management/commands/migrate_once.py": COMMAND},
+                USES_COMMAND,
+                r"Applying contenttypes\.0001_initial\.\.\. OK(?s:.*)No migrations to apply\.",
+            ),
+        ),
+    ],
+    ids=["fastapi", "pool", "apscheduler", "its tests", "celery", "django"],
+)
+def test_a_program_beside_the_recipe(
+    install: Install,
+    settings: Settings,
+    tmp_path: Path,
+    needs: tuple[str, ...],
+    files: dict[str, str],
+    program: str,
+    said: str,
 ) -> None:
-    """Of two workers one leads; the one that is ended lets the other lead."""
-    (tmp_path / "api.py").write_text(API)
-    server = [str(python), "-m", "uvicorn", "api:app", "--workers", "2", "--port", str(free_port())]
-    _leads_one_after_another(server, ClusterMutex("shop-worker", store=store), settings, tmp_path)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert re.search(said, done := run(install(*needs), tmp_path, settings, program)), done
 
 
-def test_gunicorn_workers(settings: Settings, store: ServiceStore, tmp_path: Path) -> None:
-    (tmp_path / "gunicorn.conf.py").write_text(GUNICORN)
+UVICORN = "uvicorn api:app --workers 2 --port"
+GUNICORN_WORDS = "gunicorn app:app --workers 2 --preload --bind"
+
+
+@pytest.mark.parametrize(
+    ("needs", "name", "recipe", "words", "lock"),
+    [
+        ((), "gunicorn.conf.py", GUNICORN, f"{GUNICORN_WORDS} 127.0.0.1:", "mailer"),
+        *soaking(((*FASTAPI, "uvicorn"), "api.py", API, f"{UVICORN} ", "shop-worker")),
+    ],
+)
+def test_of_two_workers_one_leads(
+    *, install: Install, settings: Settings, store: ServiceStore, tmp_path: Path,
+    needs: tuple[str, ...], name: str, recipe: str, words: str, lock: str,
+) -> None:  # fmt: skip
+    """The one that is ended lets the other lead."""
+    (tmp_path / name).write_text(recipe)
     (tmp_path / "app.py").write_text("def app(environ, start):\n    raise NotImplementedError\n")
-    server = [str(OWN), "-m", "gunicorn", "app:app", "--workers", "2", "--preload"]
-    server += ["--bind", f"127.0.0.1:{free_port()}"]
-    _leads_one_after_another(server, ClusterMutex("mailer", store=store), settings, tmp_path)
-
-
-def _leads_one_after_another(
-    words: list[str], mutex: ClusterMutex, settings: Settings, folder: Path
-) -> None:
-    with (folder / "log").open("wb") as log:
-        server = spawn(words, output=log.fileno(), env=_environment(settings), cwd=folder)
+    command = [str(install(*needs)), "-m", *f"{words}{free_port()}".split()]
+    mutex = ClusterMutex(lock, store=store)
+    with (tmp_path / "log").open("wb") as log:
+        server = spawn(command, output=log.fileno(), env=_environment(settings), cwd=tmp_path)
         try:
             first = wait_until(mutex.holder, 120, "a leader")
             assert first.pid is not None
@@ -146,10 +205,6 @@ def _leads_one_after_another(
             assert mutex.holder() is None
         finally:
             end(server)
-
-
-def test_a_pool_of_processes(settings: Settings, tmp_path: Path) -> None:
-    assert run(OWN, tmp_path, settings, POOL) == "4 acquisitions\n"
 
 
 def test_a_pod_that_is_ended(settings: Settings, store: ServiceStore, tmp_path: Path) -> None:
@@ -170,90 +225,15 @@ def test_a_pod_that_is_ended(settings: Settings, store: ServiceStore, tmp_path: 
 
 
 @pytest.mark.soak
-def test_celery(python: Path, settings: Settings, tmp_path: Path) -> None:
-    (tmp_path / "tasks.py").write_text(TASKS)
-    program = """
-from celery.contrib.testing.worker import start_worker
-from tasks import app, rebuild
-from lockclient import ClusterMutex
-app.conf.update(broker_url="memory://", result_backend="cache+memory://")
-with start_worker(app, perform_ping_check=False, pool="threads", concurrency=2):
-    print(rebuild.delay(3).get(timeout=60))
-    with ClusterMutex("report"):
-        print(rebuild.delay(3).get(timeout=60))
-"""
-    said = run(python, tmp_path, settings, program)
-    assert "done\nskipped\n" in said, said
-
-
-def test_apscheduler(settings: Settings, tmp_path: Path) -> None:
-    (tmp_path / "jobs.py").write_text(JOBS)
-    program = """
-import logging, threading
-from lockclient import ClusterMutex
-seen = {"Skipping": threading.Event(), "Running": threading.Event()}
-
-class Seen(logging.Handler):
-    def emit(self, record):
-        word, *_ = record.getMessage().split()
-        if word in seen:
-            seen[word].set()
-
-logging.getLogger("lockclient").addHandler(Seen())
-with ClusterMutex("nightly"):
-    import jobs
-    assert seen["Skipping"].wait(60)
-assert seen["Running"].wait(60)
-jobs.scheduler.shutdown()
-"""
-    said = run(OWN, tmp_path, settings, program)
-    assert said.startswith("ran\n"), said
-    skipped, _, ran = said.partition("Running job with the lock")
-    assert "Skipping job: The lock 'nightly' is not free. It is held by " in skipped, said
-    assert "Skipping" not in ran, said
-
-
-@pytest.mark.soak
-def test_django(python: Path, settings: Settings, tmp_path: Path) -> None:
-    commands = tmp_path / "shop" / "management" / "commands"
-    commands.mkdir(parents=True)
-    for package in (commands, commands.parent, commands.parent.parent):
-        (package / "__init__.py").touch()
-    (commands / "migrate_once.py").write_text(COMMAND)
-    program = """
-import sys
-import django
-from django.conf import settings
-from django.core.management import call_command
-settings.configure(
-    INSTALLED_APPS=["django.contrib.contenttypes", "shop"],
-    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "db.sqlite3"}},
-)
-django.setup()
-call_command("migrate_once")
-call_command("migrate_once")
-"""
-    said = run(python, tmp_path, settings, program)
-    assert "Applying contenttypes.0001_initial... OK" in said, said
-    assert "No migrations to apply." in said
-
-
-@pytest.fixture(scope="module")
-def python_of_green_threads(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python that has what patches threads."""
-    return _install(tmp_path_factory.mktemp("green"), "gevent", "eventlet", extras="valkey")
-
-
-@pytest.mark.soak
 @pytest.mark.parametrize(("patch", "package", "by_etcd", "by_valkey"), GREEN)
 def test_green_threads_work_or_are_refused(
+    install: Install,
+    settings: Settings,
+    tmp_path: Path,
     patch: str,
     package: str,
     by_etcd: str,
     by_valkey: str,
-    python_of_green_threads: Path,
-    settings: Settings,
-    tmp_path: Path,
 ) -> None:
     program = f"""import {package}{".monkey" if package == "gevent" else ""}
 {patch}
@@ -269,13 +249,14 @@ except ClusterMutexError as error:
     with running(tmp_path, 1) as servers, servers.store():
         places = ((settings, by_etcd), (Settings.load(servers.place().url()), by_valkey))
         for place, what in places:
-            assert expected[what] in run(python_of_green_threads, tmp_path, place, program)
+            python = install("gevent", "eventlet")
+            assert expected[what] in run(python, tmp_path, place, program)
 
 
 @pytest.mark.soak
-def test_airflow(settings: Settings, store: ServiceStore, tmp_path: Path) -> None:
+def test_airflow(install: Install, settings: Settings, store: ServiceStore, tmp_path: Path) -> None:
     """A task runs, is skipped where the lock is held, and releases it as SIGTERM ends it."""
-    airflow = _install(tmp_path, "apache-airflow>=3,<4").with_name("airflow")
+    airflow = install("apache-airflow>=3,<4").with_name("airflow")
     (tmp_path / "dags").mkdir()
     (tmp_path / "dags" / "shop.py").write_text(AIRFLOW)
     env = _environment(settings) | {

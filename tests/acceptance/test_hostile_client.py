@@ -14,10 +14,8 @@ import re
 import sys
 import threading
 import time
-import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -38,7 +36,6 @@ SEED = int(os.environ.get("CLUSTERMUTEX_TEST_HOSTILE_SEED", "14"))
 MEMORY, LATE, UNANSWERED = 300, 5.0, 1.0
 """MB of a service; seconds of a removal beyond its time; seconds of a probe."""
 LASTS = 2.0
-RUNTIME = Runtime(1.0, LASTS)
 PATHS = ("healthz", "readyz")
 EACH_PROBE, EACH_LOCK, EACH_LOOK = 0.1, 0.5, 2.0
 """Seconds between two of them."""
@@ -60,7 +57,6 @@ class Probes:
 
     def __init__(self, url: str, every: float) -> None:
         self.waits: list[float] = []
-        self.unwell = 0
         self._url, self._every = url, every
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -76,14 +72,8 @@ class Probes:
     def _run(self) -> None:
         while not self._ending.wait(self._every):
             began = time.monotonic()
-            try:
-                with urllib.request.urlopen(self._url, timeout=30) as answer:
-                    answer.read()
-            except urllib.error.HTTPError as error:
-                error.close()
-                self.unwell += 1
-            except OSError:
-                self.unwell += 1
+            with suppress(OSError), urllib.request.urlopen(self._url, timeout=30) as answer:
+                answer.read()
             self.waits.append(time.monotonic() - began)
 
 
@@ -96,8 +86,7 @@ class Honest:
         self._store = store
 
     def die_holding(self, name: str) -> None:
-        holder = taker(name, RUNTIME, uuid=uuid4().hex)
-        _, token = take(self._store, holder)
+        _, token = take(self._store, taker(name, Runtime(1.0, LASTS), uuid=uuid4().hex))
         self.due[name] = time.monotonic() + LASTS
 
         def hear(event: WatchEvent) -> None:
@@ -105,9 +94,6 @@ class Honest:
                 self.gone.setdefault(name, time.monotonic())
 
         self._store.watch(WatchTarget(name), token + 1, hear)
-
-    def all_gone(self) -> bool:
-        return self.gone.keys() == self.due.keys()
 
     def late(self) -> list[float]:
         """Return how many seconds after its time each lock went."""
@@ -120,13 +106,6 @@ def peak(service: Service) -> int:
     found = re.search(r"VmHWM:\s+(\d+) kB", status)
     assert found is not None
     return int(found[1]) // 1024
-
-
-@contextmanager
-def _client(endpoint: str, seconds: float) -> Iterator[Service]:
-    words = ["-m", "tests.acceptance.hostile_client", endpoint, str(seconds), str(SEED)]
-    with start_service([sys.executable, *words]) as client:
-        yield client
 
 
 @pytest.fixture
@@ -146,46 +125,41 @@ def test_whatever_a_client_writes_the_services_do_their_work(
     seconds: float, roomy_etcd: Etcd, figure: Figure
 ) -> None:
     settings = Settings(endpoints=(roomy_etcd.endpoint,))
-    store = open_store(settings)
-    honest = Honest(store)
+    hostile = [sys.executable, "-m", "tests.acceptance.hostile_client", roomy_etcd.endpoint]
     with (
+        closing(open_store(settings)) as store,
         when_ready(unlocker(settings, "--max-removals", "off")) as service,
         when_ready(mutexdash(settings)) as dash,
         start_service([sys.executable, "-c", _NOTHING]) as nothing,
     ):
+        honest = Honest(store)
         probed = [f"{program.url}/{path}" for program in (service, dash) for path in PATHS]
         with (
             ExitStack() as stack,
             Probes(f"{dash.url}/lock/line", EACH_LOOK),
             Probes(f"{dash.url}/lock/line", EACH_LOOK),
-            _client(roomy_etcd.endpoint, seconds) as client,
+            start_service([*hostile, str(seconds), str(SEED)]) as client,
         ):
             control, *probes = (
                 stack.enter_context(Probes(url, EACH_PROBE)) for url in (nothing.url, *probed)
             )
-            number = 0
             while client.process.poll() is None:
-                honest.die_holding(f"honest-{number}")
-                number += 1
+                honest.die_holding(f"honest-{len(honest.due)}")
                 time.sleep(EACH_LOCK)
             said = client.log_text()
-            wait_until(honest.all_gone, what="all honest locks to go")
+            wait_until(lambda: honest.gone.keys() == honest.due.keys(), what="all locks to go")
         memory = peak(service), peak(dash)
         log = service.log_text()
-    store.close()
 
     where = f"seed {SEED}:\n{said[-3000:]}"
     assert client.process.returncode == 0, where
-    done = json.loads(said.splitlines()[-1])
     anyway, worst = max(control.waits), [max(probe.waits) for probe in probes]
     late = honest.late()
-    asked = sum(len(probe.waits) for probe in probes)
     figure(
-        f"{seconds:.0f} s, {done}: unlocker {memory[0]} MB, dashboard {memory[1]} MB at most; "
-        f"{len(late)} due locks went {late[len(late) // 2]:.1f} s after their time, "
-        f"{late[-1]:.1f} s at most; of {asked} probes the longest took {max(worst):.2f} s, of a "
-        f"server that does nothing {anyway:.2f} s; "
-        f"not ready: {probes[1].unwell}, {probes[3].unwell}"
+        f"{seconds:.0f} s, {json.loads(said.splitlines()[-1])}: unlocker {memory[0]} MB, dashboard "
+        f"{memory[1]} MB at most; {len(late)} due locks went {late[len(late) // 2]:.1f} s after "
+        f"their time, {late[-1]:.1f} s at most; of {sum(len(probe.waits) for probe in probes)} "
+        f"probes the longest took {max(worst):.2f} s, of a server that does nothing {anyway:.2f} s"
     )
     assert max(memory) <= MEMORY, where
     assert late[-1] <= LATE + anyway, f"{where}\n{log[-3000:]}"

@@ -10,7 +10,6 @@ import socket
 import socketserver
 import sys
 import threading
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,6 +27,10 @@ def _pids_below(service: Service) -> list[int]:
     return [int(pid) for pid in listed.read_text().split()]
 
 
+def _up(*words: str | Path) -> Service:
+    return start_service(["clustermutex", "up", *map(str, words)])
+
+
 def _until_ready(up: Service) -> None:
     """Wait until `up` runs all; see what it said if it has ended instead."""
 
@@ -38,8 +41,31 @@ def _until_ready(up: Service) -> None:
     wait_until(ready, what="up to be ready")
 
 
-def _lists(dashboard: str, text: bytes) -> bool:
-    return text in fetch(dashboard, "/api/locks")[1]
+def _is_refused(up: Service, told: str) -> None:
+    """See that it ends with status 1, a sentence and no traceback."""
+    with up:
+        assert up.process.wait(90) == 1
+        assert told in up.log_text()
+        assert "Traceback" not in up.log_text()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder as `up` has left it, with ports that no `up` of another test is about to take."""
+    found = tmp_path / "up"
+    found.mkdir(mode=0o700)
+    ports = {name: free_port() for name in DEFAULT_PORTS}
+    (found / "ports.json").write_text(json.dumps(ports))
+    (found / "in-use").touch()
+    return found
+
+
+def _open_to_others(folder: Path, store_log: str = "etcd.log") -> list[str]:
+    """Return what in a folder, or the folder itself, anybody else on this machine may look at."""
+    found = [folder, *folder.rglob("*")]
+    names = {path.name for path in found}
+    assert {"unlocker.log", "mutexdash.log", store_log, "in-use"} <= names
+    return [f"{path} {path.stat().st_mode:o}" for path in found if path.stat().st_mode & 0o077]
 
 
 @pytest.mark.usefixtures("_path")
@@ -48,8 +74,8 @@ def test_the_demo_happens_as_promised(store: str) -> None:
     """Taken, alerted on, auto-unlocked, handed over (etcd: in order): the story checks itself."""
     with start_service(["clustermutex", "demo", "--store", store, "--exit-after-story"]) as demo:
         status = demo.process.wait(300)
-        assert status == 0, demo.log_text()
         told = demo.log_text()
+        assert status == 0, told
     for sentence in ("past its alert", "The unlocker removed deploy/prod", "Waiter 2 has"):
         assert sentence in told
     assert "demo_worker.py" in told, "the dashboard shows the line that took the lock"
@@ -70,16 +96,12 @@ def test_the_demo_says_what_did_not_happen(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_path")
-def test_up_serves_clients_and_ends_cleanly(tmp_path: Path) -> None:
+def test_up_serves_clients_and_ends_cleanly(folder: Path) -> None:
     """The printed line is enough for a client; Ctrl-C ends all three; the locks and ports stay.
 
     Data, logs and sockets are for nobody else; also what an older release has made wider, on a
     lavish umask.
     """
-    folder = tmp_path / "up"
-    folder.mkdir(mode=0o700)
-    _own_ports(folder)
-    (folder / "in-use").touch()  # so that the folder is its own, with all that is there
     command = ["/bin/sh", "-c", 'umask 0; exec "$0" "$@"', str(BIN / "clustermutex"), "up"]
     urls = set()
     for held in (False, True):
@@ -96,7 +118,7 @@ def test_up_serves_clients_and_ends_cleanly(tmp_path: Path) -> None:
             store = open_store(Settings.load(url[1]))
             mutex = ClusterMutex("kept", store=store)
             assert bool(mutex.acquire(blocking=False)) is not held
-            wait_until(partial(_lists, dashboard[1], b'"kept"'), what="the lock in the list")
+            wait_until(lambda: b'"kept"' in fetch(dashboard[1], "/api/locks")[1], what="the lock")  # noqa: B023
             os.kill(up.process.pid, signal.SIGINT)
             assert up.process.wait(30) == 0, up.log_text()
             assert "Traceback" not in up.log_text()
@@ -109,15 +131,11 @@ def test_up_serves_clients_and_ends_cleanly(tmp_path: Path) -> None:
     assert len(urls) == 1
 
 
-def test_up_with_valkey_is_for_who_has_its_password(tmp_path: Path) -> None:
+def test_up_with_valkey_needs_its_password(folder: Path) -> None:
     """What is printed is enough for a client, and nobody else gets in; locks and ports stay."""
-    _own_ports(tmp_path)
-    (tmp_path / "in-use").touch()  # so that the folder is its own, with all that is there
     urls = set()
     for held in (False, True):
-        with start_service(
-            ["clustermutex", "up", "--store", "valkey", "--data", str(tmp_path)]
-        ) as up:
+        with _up("--store", "valkey", "--data", folder) as up:
             _until_ready(up)
             url = re.search(r"export CLUSTERMUTEX_URL=valkey://127.0.0.1:(\S+)/\S+", up.log_text())
             assert url
@@ -127,40 +145,20 @@ def test_up_with_valkey_is_for_who_has_its_password(tmp_path: Path) -> None:
             take = f"{told}\n{clustermutex} lock kept --no-wait --auto-unlock-after 50m"
             done = run_to_end("bash", "-c", take, status=None)
             assert (done.returncode == 0) is not held, done.stderr
-            assert _answer(int(url[1]), b"GET x\r\n").startswith(b"-NOAUTH")
-            secret = (tmp_path / "valkey-password").read_text().strip()
+            with socket.create_connection(("127.0.0.1", int(url[1])), timeout=10) as stranger:
+                stranger.sendall(b"GET x\r\n")
+                assert stranger.recv(100).startswith(b"-NOAUTH")
+            secret = (folder / "valkey-password").read_text().strip()
             assert secret not in up.log_text()
-            assert secret not in _command_lines(up)
-            assert _open_to_others(tmp_path, "valkey.log") == []
+            shown = [Path(f"/proc/{pid}/cmdline").read_text() for pid in _pids_below(up)]
+            assert len(shown) == 3
+            assert secret not in " ".join(shown), "`ps` shows it to everybody"
+            assert _open_to_others(folder, "valkey.log") == []
             assert up.terminate() == 0
     assert len(urls) == 1
 
 
-def _answer(port: int, question: bytes) -> bytes:
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as at:
-        at.sendall(question)
-        return at.recv(100)
-
-
-def _command_lines(service: Service) -> str:
-    """Return what `ps` tells everybody of the programs that it has started."""
-    pids = _pids_below(service)
-    assert len(pids) == 3
-    return " ".join(Path(f"/proc/{pid}/cmdline").read_text() for pid in pids)
-
-
-def _own_ports(folder: Path) -> None:
-    """Choose other ports than the usual ones: another test's `up` may be about to take those."""
-    folder.mkdir(exist_ok=True)
-    (folder / "ports.json").write_text(json.dumps({name: free_port() for name in DEFAULT_PORTS}))
-
-
-def _open_to_others(folder: Path, store_log: str = "etcd.log") -> list[str]:
-    """Return what in a folder, or the folder itself, anybody else on this machine may look at."""
-    found = [folder, *folder.rglob("*")]
-    names = {path.name for path in found}
-    assert {"unlocker.log", "mutexdash.log", store_log, "in-use"} <= names
-    return [f"{path} {path.stat().st_mode:o}" for path in found if path.stat().st_mode & 0o077]
+# ---------------------------------------------------------------- refused
 
 
 @pytest.mark.usefixtures("_path")
@@ -169,85 +167,68 @@ def test_up_takes_no_folder_that_others_write_to(tmp_path: Path, mode: int) -> N
     """Such as /tmp: they could put a link where a log is to come. Nothing is changed there."""
     (tmp_path / "theirs").touch(0o644)
     tmp_path.chmod(mode)
-    with start_service(["clustermutex", "up", "--data", str(tmp_path)]) as up:
-        assert up.process.wait(60) == 1
-        assert "Others than you may write" in up.log_text()
-        assert "--data" in up.log_text()
+    _is_refused(_up("--data", tmp_path), "Others than you may write")
     assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
     assert tmp_path.stat().st_mode & 0o7777 == mode
 
 
 @pytest.mark.usefixtures("_path")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
-def test_up_writes_through_nobody_else_s_link(tmp_path: Path) -> None:
+def test_up_writes_through_nobody_else_s_link(folder: Path, tmp_path: Path) -> None:
     """One that was put there while the folder was open to others, as an older release left it."""
-    folder, victim = tmp_path / "up", tmp_path / "victim"
-    _own_ports(folder)
-    (folder / "in-use").touch()
+    victim = tmp_path / "victim"
     victim.write_text("mine")
     (folder / "unlocker.log").symlink_to(victim)
     os.chown(folder / "unlocker.log", 65534, 65534, follow_symlinks=False)
     folder.chmod(0o777)
-    with start_service(["clustermutex", "up", "--data", str(folder)]) as up:
-        assert up.process.wait(60) == 1
-        assert "unlocker.log belongs to somebody else" in up.log_text()
+    _is_refused(_up("--data", folder), "unlocker.log belongs to somebody else")
     assert victim.read_text() == "mine"
 
 
 @pytest.mark.usefixtures("_path")
 @pytest.mark.parametrize("store", ["etcd", "valkey"])
 def test_a_stranger_at_the_port_is_told_nothing_and_believed_nothing(
-    tmp_path: Path, store: str
+    folder: Path, store: str
 ) -> None:
     """It answers as the store would. No service is started on it, and no password is sent; a kept
     one, which clients of before may have sent, is another one at the next start."""
-    _own_ports(tmp_path)
-    (tmp_path / "in-use").touch()
-    password = tmp_path / "valkey-password"
+    password = folder / "valkey-password"
     password.write_text("ab" * 32)
     told: list[bytes] = []
+    health = b'HTTP/1.1 200 OK\r\nContent-Length: 17\r\n\r\n{"health":"true"}'
 
     class Stranger(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             told.append(self.request.recv(4096))
-            if store == "etcd":
-                self.request.sendall(
-                    b'HTTP/1.1 200 OK\r\nContent-Length: 17\r\n\r\n{"health":"true"}'
-                )
-            else:
-                self.request.sendall(b"+OK\r\n+PONG\r\n")
+            self.request.sendall(health if store == "etcd" else b"+OK\r\n+PONG\r\n")
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Stranger) as squatter:
         threading.Thread(target=squatter.serve_forever, daemon=True).start()
         port = str(squatter.server_address[1])
-        words = ("--store", store, f"--{store}-port", port, "--data", str(tmp_path))
-        with start_service(["clustermutex", "up", *words]) as up:
-            assert up.process.wait(90) == 1
-            assert f"does not serve on 127.0.0.1:{port}" in up.log_text()
+        up = _up("--store", store, f"--{store}-port", port, "--data", folder)
+        _is_refused(up, f"does not serve on 127.0.0.1:{port}")
         squatter.shutdown()
     assert told == []
-    assert not (tmp_path / "unlocker.log").exists()
+    assert not (folder / "unlocker.log").exists()
     assert (password.read_text().strip() == "ab" * 32) == (store == "etcd")
 
 
 @pytest.mark.usefixtures("_path")
-def test_a_port_in_use_is_one_clear_line_and_nothing_survives_a_crash(tmp_path: Path) -> None:
+def test_a_port_in_use_is_one_clear_line_and_nothing_survives_a_crash(
+    folder: Path, tmp_path: Path
+) -> None:
     """What can't be started is named, what was started before is ended.
 
     SIGKILL of the parent ends etcd, unlocker and dashboard, too.
     """
-    _own_ports(tmp_path)
-    _own_ports(tmp_path / "other")
-    with start_service(["clustermutex", "up", "--data", str(tmp_path)]) as first:
+    other = tmp_path / "other"
+    other.mkdir(mode=0o700)
+    (other / "ports.json").write_text(json.dumps({name: free_port() for name in DEFAULT_PORTS}))
+    with _up("--data", folder) as first:
         _until_ready(first)
         found = re.search(r"Dashboard +http://(\S+)", first.log_text())
         assert found
-        with start_service(
-            ["clustermutex", "up", "--data", str(tmp_path / "other"), "--listen", found[1]]
-        ) as second:
-            assert second.process.wait(60) == 1
-            assert f"Can't listen on {found[1]}" in second.log_text()
-            assert "Traceback" not in second.log_text()
+        _is_refused(_up("--data", other, "--listen", found[1]), f"Can't listen on {found[1]}")
         children = _pids_below(first)
         assert len(children) == 3
         first.process.kill()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,16 +36,6 @@ class Bench:
             for key, value in values.items()
         }
         put_at_once(etcdctl_of(self.etcd), f"{self.settings.root}/", texts)
-
-    def lock(self, name: str, alert: float, end: float | None, **about: object) -> None:
-        """Write a lock whose stamps are so many seconds ahead, of one that may run for a minute."""
-        now, after = time.time(), None if end is None else 60 + end - alert
-        values = {"uuid": f"u-{name}", "hostname": "h", "alert_at": f"{now + alert:.3f}"}
-        if end is not None:
-            values["auto_unlock_at"] = f"{now + end:.3f}"
-        whole = {"expected_runtime": 60, "auto_unlock_after": after, **about}
-        values["about"] = json.dumps(whole)
-        self.put(**{f"locks__{name}__{key}": value for key, value in values.items()})
 
     @cached_property
     def own(self) -> Etcd:

@@ -2,99 +2,85 @@
 
 from __future__ import annotations
 
-import io
+import re
+import time
 
 import pytest
-from rich.console import Console
 
-from lockclient.cli import output
-from lockclient.cli.operate import ls, removed
-from lockclient.cli.operate.tables import Column, rich_table
-from lockclient.cli.output import cut_process
+from tests.support.memory_store import MemoryStore
+from tests.support.terminal import called, shown
 
-LONG = [
-    *("alert", "terraform/shop-production-eu-west-1", "12 · 15 min", "ci-runner-3:30415"),
-    *("https://ci.example.org/shop/builds/1234567890", "12 min 3 s", "7 min 10 s"),
-    *("2 min 10 s ago", "in 14 min 59 s"),
-]
-SHORT = [
-    *("ok", "backup", "0", "db:1", "nightly base backup of shop-db", "2 min 3 s", "9 s"),
-    *("in 3 min 10 s", "never"),
-]
+URL = "https://ci.example.org/shop/builds/1234567890"
+LONG = "terraform/shop-production-eu-west-1"
 
 
-def told(columns: tuple[Column, ...], rows: list[list[str]], width: int) -> list[str]:
-    console = Console(file=io.StringIO(), width=width)
-    console.print(rich_table(columns, rows, width))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue().splitlines()
+@pytest.fixture
+def memory() -> MemoryStore:
+    """A lock past its alert for which twelve wait, and one that never ends."""
+    memory = MemoryStore()
+    memory.take(
+        *(LONG,), hostname="ci-runner-3.prod.example.com", pid=30415, reason=URL,
+        held_for=750, alert=600, unlock=1650,
+    )  # fmt: skip
+    for number in range(12):
+        memory.wait(LONG, f"w{number}", hostname="h", since=time.time() - 930)
+    reason = "nightly base backup of shop-db"
+    memory.take("backup", hostname="db", pid=1, reason=reason, held_for=150, unlock=None)
+    return memory
+
+
+def table(memory: MemoryStore, width: int) -> list[str]:
+    """Return the lines of `ls` on a terminal of this width, without the sentence below."""
+    lines = [line.rstrip() for line in shown(called(memory, "ls", columns=width)).splitlines()]
+    return lines[: lines.index("")] if "" in lines else lines[:-1]
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])
-def test_states_and_times_are_never_cut(width: int) -> None:
+def test_states_and_times_are_never_cut(memory: MemoryStore, width: int) -> None:
     """A time without its last character is another time; how long people wait goes as a whole."""
-    titles, *lines = told(ls.COLUMNS, [LONG, SHORT], width)
-    for row, line in zip([LONG, SHORT], lines, strict=True):
-        assert len(line) <= width
-        assert line.startswith(row[0])
-        assert f" {row[2] if width > 100 else row[2].partition(' ')[0]} " in line
-        spare = row[6:8] if width > 150 else row[6:7] if width > 100 else []  # the first to go
-        times = [row[5], *spare, row[8]]
-        assert line.split()[-len(" ".join(times).split()) :] == " ".join(times).split()
-        left = ["SILENT", "ALERT"][: len(spare)]
-        assert titles.split()[-2 - len(left) :] == ["HELD", *left, "UNLOCK"]
-        assert titles.split()[:3] == ["STATE", "NAME", "WAIT"]
-
-
-def test_what_may_be_shortened_is_and_then_left_out() -> None:
-    assert "REASON" not in told(ls.COLUMNS, [LONG], 80)[0]
-    line = told(ls.COLUMNS, [LONG], 80)[1]
-    assert "terraform/…eu-west-1    12  ci-runner-3:30415" in line, (
-        "names in their middle, pids never"
+    titles, *lines = table(memory, width)
+    wait = r" · 15 min" if width > 100 else ""
+    first = r" +12 min \d+ s" if width > 100 else ""  # the first to go
+    second = r" +2 min \d+ s ago" if width > 150 else ""
+    alert = rf"alert +.* 12{wait} .*12 min \d+ s{first}{second} +in 1[45] min( \d+ s)?"
+    assert re.fullmatch(alert, lines[0])
+    first, second = (
+        (r" +2 min \d+ s" if width > 100 else ""),
+        (r" +in 2 min \d+ s" if second else ""),
     )
-    assert "nightly base bac" in told(ls.COLUMNS, [SHORT], 80)[1]
-    assert "HOLDER" not in told(ls.COLUMNS, [LONG], 60)[0]
-    assert "https://ci.example.org/shop/builds/1234567890" in told(ls.COLUMNS, [LONG], 200)[1]
+    assert re.fullmatch(rf"ok +backup +0 .*2 min \d+ s{first}{second} +never", lines[1])
+    assert all(len(line) <= width for line in (titles, *lines))
+    assert titles.split()[:3] == ["STATE", "NAME", "WAIT"]
 
 
-def test_no_two_names_look_alike() -> None:
-    """Which differ in their middle only: they take more lines."""
-    rows = [[*LONG], [*LONG], [*SHORT]]
-    assert len(rows[0]) == len(ls.COLUMNS)
-    rows[0][1], rows[1][1] = "deploy/service-1/eu-west/prod", "deploy/service-2/eu-west/prod"
-    lines = told(ls.COLUMNS, rows, 80)
-    assert "".join(line[7:].split("  ")[0] for line in lines[1:3]) in rows[0][1]
-    assert len(lines) == 1 + 2 + 2 + 1
+def test_what_may_be_shortened_is_and_then_left_out(memory: MemoryStore) -> None:
+    """Names in their middle, a host's domain before its name, and pids never."""
+    titles, line, _ = table(memory, 80)
+    assert "REASON" not in titles
+    assert re.search(r"terraform…\S*-west-1 +12  ci-runner-3:30415", line)
+    assert "HOLDER" not in table(memory, 60)[0]
+    assert URL in table(memory, 200)[1]
 
 
-def test_a_domain_goes_before_the_host_does() -> None:
-    assert cut_process("bill-3.prod.example.com:30415", 29) == "bill-3.prod.example.com:30415"
-    assert cut_process("bill-3.prod.example.com:30415", 20) == "bill-3:30415"
-    assert cut_process("a-long-name-of-a-host:30415", 14) == "a-long-…:30415"
+def test_no_two_names_look_alike(memory: MemoryStore) -> None:
+    """Names that differ in their middle only take more lines."""
+    for number in (1, 2):
+        memory.take(f"deploy/service-{number}/eu-west/production", hostname="bill-3", held_for=9)
+    text = re.sub(r"\s", "", "".join(line[7:30].split("  ")[0] for line in table(memory, 60)))
+    for number in (1, 2):
+        assert f"deploy/service-{number}/eu-west/production" in text
 
 
-def test_an_ordinary_removal_fits_a_terminal() -> None:
-    why = "no heartbeat for 12.3 s, and overdue by 0.5 s since 2026-11-21"
-    row = ["14 min ago", "nightly-report", "vm:12345", "auto-unlock", "unlocker vm:777", why]
-    titles, line = told(removed.COLUMNS, [row], 80)
-    assert titles.split() == ["REMOVED", "NAME", "HOLDER", "HOW", "BY", "WHY"]
-    assert line.startswith("14 min ago  nightly-report  vm:12345  auto-unlock  unlocker")
+def test_an_ordinary_removal_fits_a_terminal(memory: MemoryStore) -> None:
+    how = {"removed_by": "unlocker@vm:777", "how": "auto-unlock", "why": "no heartbeat for 12.3 s"}
+    memory.removed("nightly-report", "u", hostname="vm", pid=12345, removed_at=time.time(), **how)
+    lines = shown(called(memory, "removed", columns=80)).splitlines()
+    assert lines[0].split() == ["REMOVED", "NAME", "HOLDER", "HOW", "BY", "WHY"]
+    assert re.search(r"nightly-report  vm:12345  auto-unlock  unlocker", lines[1])
 
 
-def test_wide_characters_count_twice() -> None:
-    (line,) = told((Column("A"), Column("B", shrinkable=False)), [["鍵" * 30, "whole"]], 40)[1:]
-    assert line.split()[-1] == "whole"
-
-
-def test_a_sentence_is_broken_neither_in_a_command_nor_before_a_unit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    said = "It takes p99 61.0 ms: see `clustermutex show NAME`, or wait for 2 min 41 s more."
-    assert output.wrapped(said, 4) == said, "what goes to no terminal is one line"
-    monkeypatch.setattr(output, "on_terminal", lambda: True)
-    for columns in range(24, 90):
-        monkeypatch.setenv("COLUMNS", str(columns))
-        lines = output.wrapped(said, 4).split("\n    ")
-        assert " ".join(lines) == said
-        for whole in ("p99 61.0 ms", "`clustermutex show NAME`", "2 min", "41 s"):
-            assert any(whole in line for line in lines)
+def test_wide_characters_count_twice(memory: MemoryStore) -> None:
+    memory.take("鍵" * 60, held_for=9, unlock=None)
+    (line,) = [line for line in table(memory, 60) if "鍵" in line]
+    assert line.endswith("never")
+    assert len(line) + line.count("鍵") <= 60
