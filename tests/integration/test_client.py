@@ -19,10 +19,10 @@ from tests.support.locks import queue_up
 
 
 @pytest.fixture(autouse=True)
-def _no_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `setup` says is forgotten again."""
-    monkeypatch.setattr(default_store, "_default_settings", None)
-    monkeypatch.setattr(default_store, "_default_store", None)
+def _no_default() -> Iterator[None]:
+    """The store that `setup` names is forgotten again."""
+    yield
+    default_store.swap_default(None)
 
 
 def live(name: str = "x") -> None:

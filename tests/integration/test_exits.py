@@ -228,23 +228,6 @@ def test_a_program_ends(state: State, times: int, server: Etcd, root: str, figur
     assert max(took) < LONGEST
 
 
-@pytest.mark.parametrize("script", [SUSPENDED, FINALIZED], ids=["generator", "finalizer"])
-def test_what_is_released_at_the_very_end_is_free(script: str, server: Etcd, root: str) -> None:
-    """It is named before, as all that is still held, for nobody knows whether it will be."""
-    settings = Settings(endpoints=(server.endpoint,), root=root)
-    program = Program(State(f"{script}turn()"), settings)
-    with contextlib.closing(open_store(settings)) as store, contextlib.ExitStack() as stack:
-        stack.callback(program.kill)
-        program.ready()
-        name = f"lock-{program.pid}"
-        assert ClusterMutex(name, store=store).holder() is not None
-        _, said = program.end()
-        assert re.fullmatch(
-            rf"The program ends and still holds '{name}', taken at .*:\d+; .*\n", said
-        )
-        assert ClusterMutex(name, store=store).holder() is None
-
-
 AT_EXIT = "held = ClusterMutex(name, store=store, release_at_exit=True).acquire()\n"
 IN_CHILD = """
 import multiprocessing
@@ -261,36 +244,7 @@ child.join()
 with ClusterMutex(name, store=store, timeout=0):
     turn()
 """
-
-
-@pytest.mark.parametrize("script", [f"{AT_EXIT}turn()", IN_CHILD], ids=["itself", "a child"])
-def test_what_is_to_be_released_at_the_end_is(script: str, server: Etcd, root: str) -> None:
-    """Without a word, and in the children of `multiprocessing`, which end in another way, too."""
-    settings = Settings(endpoints=(server.endpoint,), root=root)
-    program = Program(State(script), settings)
-    with contextlib.closing(open_store(settings)) as store, contextlib.ExitStack() as stack:
-        stack.callback(program.kill)
-        program.ready()
-        _, said = program.end()
-        assert said == ""
-        assert ClusterMutex(f"lock-{program.pid}", store=store).holder() is None
-
-
-def test_what_could_not_be_released_at_the_end_is_named(server: Etcd, root: str) -> None:
-    settings = Settings(endpoints=(server.endpoint,), root=root)
-    program = Program(State(f"{AT_EXIT}turn()"), settings)
-    with contextlib.ExitStack() as stack:
-        stack.callback(program.kill)
-        program.ready()
-        with frozen(server):
-            _, said = program.end()
-        assert f"could not release 'lock-{program.pid}', taken at " in said
-
-
-def test_a_fork_s_child_names_what_it_holds_once(server: Etcd, root: str) -> None:
-    """It has inherited what its parent wanted done at the end."""
-    settings = Settings(endpoints=(server.endpoint,), root=root)
-    script = """
+IN_FORK = """
 with ClusterMutex("another", store=store):
     turn()
 if os.fork() == 0:
@@ -298,21 +252,44 @@ if os.fork() == 0:
     sys.exit()
 os.wait()
 """
-    program = Program(State(script), settings)
-    with contextlib.ExitStack() as stack:
-        stack.callback(program.kill)
-        program.ready()
-        _, said = program.end()
-        assert said.count(f"still holds 'lock-{program.pid}'") == 1
+IN_STACK = """
+stack = contextlib.ExitStack()
+stack.enter_context(ClusterMutex(name, store=store))
+turn()
+"""
+NAMED = r"The program ends and still holds 'NAME', taken at {}:\d+; .*\n"
+LAST_WORDS = {
+    "a generator releases it": (f"{SUSPENDED}turn()", "runs", NAMED.format(".*"), True),
+    "a finalizer releases it": (f"{FINALIZED}turn()", "runs", NAMED.format(".*"), True),
+    "released at exit": (f"{AT_EXIT}turn()", "runs", "", True),
+    "released at a child's exit": (IN_CHILD, "runs", "", True),
+    "not released at exit": (
+        *(f"{AT_EXIT}turn()", "frozen"),
+        *("(.*\n)*.*could not release 'NAME', taken at (.*\n)+", False),
+    ),
+    "a fork's child holds it": (IN_FORK, "runs", NAMED.format(".*"), False),
+    "an exit stack's line": (IN_STACK, "runs", NAMED.format("<string>"), False),
+}
+"""What a program does, what becomes of etcd, what the program says, and whether the lock is free.
+
+What is still held is named before the very end, for nobody knows whether it will be released. The
+child of a fork has inherited what its parent wanted done at the end, and does it once.
+"""
 
 
-def test_an_exit_stack_s_line_is_the_program_s(server: Etcd, root: str) -> None:
-    """Not that of the standard library's own file."""
+@pytest.mark.parametrize("how", LAST_WORDS)
+def test_what_a_program_holds_at_its_end_is_released_or_named(
+    how: str, server: Etcd, root: str
+) -> None:
+    script, etcd, says, free = LAST_WORDS[how]
     settings = Settings(endpoints=(server.endpoint,), root=root)
-    script = "stack = contextlib.ExitStack()\nstack.enter_context(ClusterMutex(name, store=store))"
-    program = Program(State(f"{script}\nturn()"), settings)
-    with contextlib.ExitStack() as stack:
+    program = Program(State(script), settings)
+    with contextlib.closing(open_store(settings)) as store, contextlib.ExitStack() as stack:
         stack.callback(program.kill)
         program.ready()
-        _, said = program.end()
-        assert "taken at <string>:" in said
+        name = f"lock-{program.pid}"
+        with becomes(server, etcd):  # type: ignore[arg-type]
+            _, said = program.end()
+        assert re.fullmatch(says.replace("NAME", name), said)
+        if etcd == "runs":
+            assert (ClusterMutex(name, store=store).holder() is None) == free

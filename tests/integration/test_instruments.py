@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,8 +14,11 @@ import pytest
 
 from lockclient import (
     AsyncClusterMutex,
+    AsyncHeldLock,
     ClusterMutex,
+    HeldLock,
     LockTimeout,
+    Settings,
     StoreUnavailable,
     default_store,
     instruments,
@@ -42,7 +46,7 @@ from tests.support.etcd_binary import frozen
 from tests.support.locks import lose
 from tests.support.processes import wait_until
 
-Names = Callable[[], list[str]]
+AnyHeld = AsyncHeldLock | HeldLock
 
 
 class Recorder(list[Event]):
@@ -73,14 +77,33 @@ def recorder() -> Recorder:
     return told
 
 
-def test_a_cycle(recorder: Recorder, store: ServiceStore) -> None:
+def in_thread(store: ServiceStore) -> AnyHeld:
     with ClusterMutex("x", store=store) as held:
         held.alive(force=True)
+    return held
+
+
+def in_task(store: ServiceStore) -> AnyHeld:
+    async def main() -> AsyncHeldLock:
+        async with AsyncClusterMutex("x", store=store) as held:
+            await held.alive(force=True)
+        return held
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("cycle", [in_thread, in_task])
+def test_a_cycle(
+    recorder: Recorder,
+    store: ServiceStore,
+    cycle: Callable[[ServiceStore], AnyHeld],
+) -> None:
+    held = cycle(store)
     asked, acquired, pushed, released = recorder.of("x")
     assert isinstance(asked, Asked)
     assert asked.blocking
     assert isinstance(acquired, Acquired)
-    assert (acquired.uuid, acquired.fencing_token) == (held.uuid, held.fencing_token)
+    assert acquired.uuid == held.uuid
     assert isinstance(pushed, Pushed)
     assert isinstance(released, Released)
     assert released.answered
@@ -89,15 +112,6 @@ def test_a_cycle(recorder: Recorder, store: ServiceStore) -> None:
     requests = [(event.request, event.outcome) for event in recorder if type(event) is Requested]
     assert [request for request, _ in requests][-2:] == ["push", "unlock"]
     assert requests[-1] == ("unlock", "done")
-
-
-def test_a_cycle_in_asyncio(recorder: Recorder, store: ServiceStore) -> None:
-    async def main() -> None:
-        async with AsyncClusterMutex("x", store=store) as held:
-            await held.alive(force=True)
-
-    asyncio.run(main())
-    assert recorder.kinds("x") == [Asked, Acquired, Pushed, Released]
 
 
 def test_who_waits_is_told_behind_whom(recorder: Recorder, store: ServiceStore) -> None:
@@ -155,8 +169,6 @@ def test_a_loss_is_told_once_and_is_the_end(recorder: Recorder, store: ServiceSt
 
 
 def test_a_store_that_is_away(recorder: Recorder, own_etcd: Etcd, root: str) -> None:
-    from lockclient import Settings
-
     store = open_store(Settings(endpoints=(own_etcd.endpoint,), root=root))
     held = ClusterMutex("x", store=store, expected_runtime=2, auto_unlock_after=60).acquire()
     assert held is not None
@@ -302,10 +314,8 @@ class TestWhoItIs:
         with pytest.raises(ValueError, match=next(iter(how))):
             ClusterMutex.setup(**how)
 
-    def test_to_say_it_leaves_the_store_as_it_is(self, store: ServiceStore) -> None:
-        default_store._default_store = store
-        try:
+    def test_to_say_it_leaves_the_store_as_it_is(self, settings: Settings) -> None:
+        ClusterMutex.setup(settings.url())
+        with contextlib.closing(default_store.default_store()) as store:
             ClusterMutex.setup(owner="team-a", instruments=[])
             assert default_store.default_store() is store
-        finally:
-            default_store._default_store = None

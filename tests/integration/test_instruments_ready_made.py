@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,11 @@ from opentelemetry.trace import StatusCode, format_span_id, format_trace_id
 from prometheus_client import CollectorRegistry
 
 from lockclient import ClusterMutex, Settings, default_store, instruments
+from lockclient.instruments import Event, Instrument, Lost, Waiting
 from lockclient.instruments.opentelemetry import OpenTelemetryInstrument
 from lockclient.instruments.prometheus import PrometheusInstrument
 from lockclient.stores.etcd.store import EtcdStore
-from tests.support.locks import lose
+from tests.support.locks import lose, queue_up
 from tests.support.processes import run_to_end, wait_until
 
 
@@ -34,22 +34,29 @@ def as_before() -> Iterator[None]:
     default_store.defaults.observer = None
 
 
-def use_it(store: EtcdStore) -> None:
+def told(instrument: Instrument) -> list[Event]:
+    """Have it told of all locks, and return what it is told."""
+    events: list[Event] = []
+    ClusterMutex.setup(instruments=[instrument, events.append])
+    return events
+
+
+def use_it(store: EtcdStore, events: list[Event]) -> None:
     """Hold one lock and push it, fail to get it meanwhile, lose another one."""
     with ClusterMutex("jobs/1", store=store) as held:
         held.alive(force=True)
         assert ClusterMutex("jobs/1", store=store).acquire(blocking=False) is None
-    lost = lose(store, ClusterMutex("jobs/2", store=store))
-    wait_until(lambda: lost._holding.observation._over, what="that it is told of its loss")  # type: ignore[union-attr]
+    lose(store, ClusterMutex("jobs/2", store=store))
+    wait_until(lambda: any(isinstance(event, Lost) for event in events), what="its loss")
     instruments.flush(30)
 
 
 def test_prometheus(store: EtcdStore) -> None:
     registry = CollectorRegistry()
-    ClusterMutex.setup(instruments=[PrometheusInstrument(registry)])
+    events = told(PrometheusInstrument(registry))
     zero = registry.get_sample_value("clustermutex_client_losses_total")
     assert zero == 0, "what has not happened yet is 0, and not missing"
-    use_it(store)
+    use_it(store, events)
 
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(f"clustermutex_client_{name}", labels)
@@ -68,8 +75,7 @@ def test_prometheus(store: EtcdStore) -> None:
 def test_a_lock_s_name_is_a_label_as_the_caller_says(store: EtcdStore) -> None:
     registry = CollectorRegistry()
     label = lambda name: name.partition("/")[0]  # noqa: E731
-    ClusterMutex.setup(instruments=[PrometheusInstrument(registry, lock_label=label)])
-    use_it(store)
+    use_it(store, told(PrometheusInstrument(registry, lock_label=label)))
     name = "clustermutex_client_losses_total"
     assert registry.get_sample_value(name, {"lock": "jobs"}) == 1
 
@@ -122,16 +128,17 @@ def test_prometheus_in_multiprocess_mode(settings: Settings, tmp_path: Path) -> 
 
 
 class TestOpenTelemetry:
-    def traced(self) -> tuple[InMemorySpanExporter, TracerProvider, InMemoryMetricReader]:
+    def traced(
+        self,
+    ) -> tuple[InMemorySpanExporter, TracerProvider, InMemoryMetricReader, list[Event]]:
         exporter, provider = InMemorySpanExporter(), TracerProvider()
         provider.add_span_processor(SimpleSpanProcessor(exporter))
         reader = InMemoryMetricReader()
-        told = OpenTelemetryInstrument(provider, MeterProvider([reader]))
-        ClusterMutex.setup(instruments=[told])
-        return exporter, provider, reader
+        events = told(OpenTelemetryInstrument(provider, MeterProvider([reader])))
+        return exporter, provider, reader, events
 
     def test_a_wait_and_a_hold_in_the_caller_s_trace(self, store: EtcdStore) -> None:
-        exporter, provider, _ = self.traced()
+        exporter, provider, *_ = self.traced()
         request = provider.get_tracer("test").start_as_current_span("request")
         with request as around, ClusterMutex("x", store=store) as held:
             said = held.holder()
@@ -153,28 +160,27 @@ class TestOpenTelemetry:
         }
 
     def test_who_waits_has_a_link_to_the_holder(self, store: EtcdStore) -> None:
-        exporter, _, _ = self.traced()
+        exporter, *_, events = self.traced()
         first = ClusterMutex("x", store=store).acquire()
         assert first is not None
-        waiter = threading.Thread(target=lambda: ClusterMutex("x", store=store).acquire().release())  # type: ignore[union-attr]
-        waiter.start()
-        wait_until(lambda: ClusterMutex("x", store=store).waiters(), what="the waiter")
-        # Its look at the lock comes before it has the lock, or is told to nobody.
-        wait_until(lambda: store.background.looks._seen, what="its look")
+        other = ClusterMutex("x", store=store)
+        waiter = queue_up(other)
+        wait_until(lambda: any(isinstance(event, Waiting) for event in events), what="its look")
         first.release()
         waiter.join()
+        other.release()
         instruments.flush(30)
         waits = [span for span in exporter.get_finished_spans() if span.name == "wait for lock"]
-        holder, other = waits
-        (link,) = other.links
+        holder, later = waits
+        (link,) = later.links
         assert link.context.span_id == holder.context.span_id
-        assert other.attributes is not None
-        assert other.attributes["clustermutex.holder.uuid"] == first.uuid
-        assert other.attributes["clustermutex.place"] == 1
+        assert later.attributes is not None
+        assert later.attributes["clustermutex.holder.uuid"] == first.uuid
+        assert later.attributes["clustermutex.place"] == 1
 
     def test_a_loss_and_the_metrics(self, store: EtcdStore) -> None:
-        exporter, _, reader = self.traced()
-        use_it(store)
+        exporter, _, reader, events = self.traced()
+        use_it(store, events)
         lost = [span for span in exporter.get_finished_spans() if failed(span)]
         assert [span.name for span in lost] == ["hold lock"]
         data = reader.get_metrics_data()

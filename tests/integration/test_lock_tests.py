@@ -1,8 +1,7 @@
-"""CPython's own tests of a lock, run on `ClusterMutex` over a real etcd."""
+"""CPython's own tests of a lock, run on `ClusterMutex`."""
 
 from __future__ import annotations
 
-import threading
 from importlib import import_module
 from typing import Any
 from uuid import uuid4
@@ -10,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.testing import MemoryStore
 from tests.support.processes import needed
 
 needed("test.lock_tests")
@@ -30,20 +29,9 @@ SET_ASIDE = {
         if case.startswith("test_") and case not in SET_ASIDE
     ],
 )
-def test_cpython_says_it_is_a_lock(
-    case: str, store: ServiceStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cpython_says_it_is_a_lock(case: str) -> None:
     """Each test of `test.lock_tests.LockTests` holds for a distributed lock, too."""
-    if case == "test_thread_leak":
-        # gRPC asks for the current thread in each call, which leaves an entry for a thread that
-        # `threading` did not start, until a later one has its number: not ours to count.
-        everyone = threading.enumerate
-        monkeypatch.setattr(
-            threading,
-            "enumerate",
-            lambda: [each for each in everyone() if not isinstance(each, threading._DummyThread)],
-        )
-
+    store = MemoryStore()
     base: Any = lock_tests.LockTests
 
     class Tests(base):  # type: ignore[misc]
@@ -61,7 +49,7 @@ def test_cpython_says_it_is_a_lock(
         tests.tearDown()
 
 
-def warm_up(store: ServiceStore) -> None:
-    """Make the background thread and the watch stream run."""
+def warm_up(store: MemoryStore) -> None:
+    """Make the background thread run."""
     with ClusterMutex("warm-up", store=store):
-        assert not ClusterMutex("warm-up", store=store).acquire(timeout=1)
+        assert not ClusterMutex("warm-up", store=store).acquire(timeout=0.1)

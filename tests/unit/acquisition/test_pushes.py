@@ -60,6 +60,8 @@ def test_no_quiet_time_reaches_beyond_the_deadline() -> None:
     held = ClusterMutex("x", store=store, expected_runtime=1, auto_unlock_after=1.5).acquire()
     assert held is not None
     deadline, store.failures = monotonic() + 1.5, 1_000_000
+    with pytest.raises(StoreUnavailable):
+        held.alive(force=True)
     before = 0.0
     try:
         while before < deadline:

@@ -26,6 +26,7 @@ from lockclient.stores.requests import (
     Unlock,
     Withdraw,
 )
+from tests.support.locks import queue_up
 from tests.support.memory_store import MemoryStore
 from tests.support.processes import wait_until
 
@@ -76,6 +77,27 @@ def test_who_waits_for_ever_outlasts_a_pause() -> None:
     assert thread.is_alive()
     store.slow = Read
     wait_until(lambda: store.model.lock("x").tickets, what="the ticket")
+    store.ask(Unlock("x", "other"), Deadline.after(1))
+    thread.join(60)
+    assert waiter.locked()
+    waiter.release()
+
+
+class SilentStore(MemoryStore):
+    """Its watches never say anything."""
+
+    def watch(
+        self, target: WatchTarget, revision: int, notify: Callable[[WatchEvent], None]
+    ) -> Any:
+        return super().watch(target, revision, lambda _: None)
+
+
+def test_a_watch_that_lies_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A waiter that hears nothing looks for itself, once a minute."""
+    monkeypatch.setattr("lockclient.acquisition.attempt.LOOK_INTERVAL", 0.2)
+    store = taken(SilentStore())
+    waiter = ClusterMutex("x", store=store)
+    thread = queue_up(waiter)
     store.ask(Unlock("x", "other"), Deadline.after(1))
     thread.join(60)
     assert waiter.locked()
