@@ -16,11 +16,10 @@ import pytest
 from lockclient import AsyncClusterMutex, ClusterMutex, LockTimeout
 from lockclient.acquisition import wait_report
 from lockclient.model.backtrace import innermost
-from lockclient.model.clocks import Deadline
-from lockclient.stores.outcomes import Outcome
-from lockclient.stores.requests import Read, Request
-from tests.contract.drivers import Make, Mutex
+from lockclient.stores.requests import Read
+from tests.contract.drivers import InThreads, Make, Mutex
 from tests.contract.subject import Subject
+from tests.support.memory_store import MemoryStore
 from tests.support.processes import wait_until
 
 LOGGER = wait_report.__name__
@@ -42,35 +41,15 @@ def waiting(mutexes: list[Mutex]) -> Iterator[None]:
         thread.join()
 
 
-@pytest.fixture
-def reads(subject: Subject, monkeypatch: pytest.MonkeyPatch) -> list[Read]:
-    """The reads that a store is asked for."""
-    asked: list[Read] = []
-    ask = subject.store.ask
-
-    def noting(request: Request, deadline: Deadline) -> Outcome:
-        if isinstance(request, Read):
-            asked.append(request)
-        return ask(request, deadline)
-
-    monkeypatch.setattr(subject.store, "ask", noting)
-    return asked
-
-
-@pytest.fixture(autouse=True)
-def reported_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wait_report, "FIRST_AFTER_S", 0.5)
-
-
 def said(caplog: pytest.LogCaptureFixture, start: str) -> list[str]:
     texts = [record.getMessage() for record in caplog.records if record.name == LOGGER]
     return [text for text in texts if text.startswith(start)]
 
 
 def test_who_waits_says_why_and_when_it_is_over(
-    subject: Subject, make: Make, reads: list[Read], caplog: pytest.LogCaptureFixture
+    subject: Subject, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The holder, where it is, what for, the place in the queue; for all of them one read."""
+    """The holder, where it is, what for, the place in the queue."""
     caplog.set_level(logging.INFO, LOGGER)
     holder = ClusterMutex("x", store=subject.store, reason="totals")
     holder.acquire()
@@ -82,23 +61,23 @@ def test_who_waits_says_why_and_when_it_is_over(
             assert who in text
         if subject.store.can.queue:
             assert any(", 1st of " in text for text in texts)
-        assert len(reads) == 1
         holder.release()
     wait_until(lambda: len(said(caplog, "Got the lock 'x' after ")) == 3, what="each to have it")
 
 
-def test_nothing_is_asked_where_nobody_would_see_it(
-    subject: Subject, make: Make, reads: list[Read], caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("level", "reads"), [(logging.INFO, 1), (logging.WARNING, 0)])
+def test_all_waiters_share_one_read_and_without_info_in_the_log_there_is_none(
+    level: int, reads: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without INFO in the log there is no read, and nothing is said."""
-    caplog.set_level(logging.WARNING, LOGGER)
-    holder = ClusterMutex("x", store=subject.store)
+    caplog.set_level(level, LOGGER)
+    store = MemoryStore()
+    holder = ClusterMutex("x", store=store)
     holder.acquire()
-    with waiting([make("x")]):
-        assert make("x").acquire(timeout=1.5) is None
+    with waiting([InThreads("x", store=store) for _ in range(3)]):
+        assert ClusterMutex("x", store=store).acquire(timeout=3.5) is None
+        assert sum(isinstance(request, Read) for request in store.asked) == reads
+        assert len(said(caplog, "Waiting")) == 4 * reads
         holder.release()
-    assert reads == []
-    assert not said(caplog, "")
 
 
 def test_it_is_said_again(

@@ -1,60 +1,43 @@
-"""Locks in a bucket, which nothing but the URL says: the library and the command, end to end."""
+"""Locks in a bucket, which nothing but the URL says: what the contract leaves out."""
 
 from __future__ import annotations
 
-import os
+import json
 import shlex
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
-from lockclient import (
-    AsyncClusterMutex,
-    ClusterMutex,
-    LockLost,
-    StoreError,
-    default_store,
-)
-from lockclient.model.holder import Holder
-from tests.acceptance.shells import Running, finished
+from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, Settings, StoreError
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import BucketServer
-from tests.support.locks import has, held, remove
-from tests.support.processes import BIN, wait_until
+from tests.support.bucket_store import settings_of, store_of
+from tests.support.locks import has, held
+from tests.support.processes import wait_until
+from tests.support.terminal import COMMAND, piped
 
-OBJECT = "of/us/locks/x"
-UNTIL_GO = "echo > up; until test -e go; do sleep 0.05; done"
-
-
-@pytest.fixture
-def server(server: BucketServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketServer]:
-    """A bucket, of which this process and all that it starts know by their environment."""
-    monkeypatch.setenv("CLUSTERMUTEX_URL", f"gs://{server.bucket.name}/of/us")
-    monkeypatch.setattr(default_store, "_default_settings", None)
-    monkeypatch.setattr(default_store, "_default_store", None)
-    yield server
-    default_store.default_store().close()
+OBJECT = "of/the/test/locks/x"
 
 
 @pytest.fixture
-def env(server: BucketServer) -> dict[str, str]:
-    return {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}", "TERM": "dumb"}
+def settings(server: BucketServer) -> Settings:
+    return settings_of(server)
 
 
-def seen() -> Holder:
-    return held(default_store.default_store(), "x")
-
-
-# ---------------------------------------------------------------- the library
+@pytest.fixture
+def store(settings: Settings) -> Iterator[ServiceStore]:
+    opened = store_of(settings)
+    yield opened
+    opened.close()
 
 
 @pytest.mark.parametrize("kind", [ClusterMutex, AsyncClusterMutex])
 def test_what_a_bucket_can_t_do_is_said_before_anything_is_taken(
-    server: BucketServer, kind: Callable[[str], ClusterMutex]
+    server: BucketServer, store: ServiceStore, kind: Callable[..., ClusterMutex]
 ) -> None:
-    mutex = kind("x")
+    mutex = kind("x", store=store)
     for what, said in (
         (lambda: mutex.fencing_token, "Google Cloud Storage has no number that only grows"),
         (lambda: mutex.guard, "Google Cloud Storage has no transactions"),
@@ -67,9 +50,6 @@ def test_what_a_bucket_can_t_do_is_said_before_anything_is_taken(
     assert not server.asked
 
 
-# ---------------------------------------------------------------- losing it
-
-
 def foreign(server: BucketServer) -> None:
     server.bucket.insert(OBJECT, b"{}", Conditions(), metadata={"uuid": str(uuid4())})
 
@@ -78,67 +58,47 @@ def deleted(server: BucketServer) -> None:
     server.bucket.delete(OBJECT, Conditions())
 
 
-def removed(server: BucketServer) -> None:
-    remove(default_store.default_store(), seen())
-
-
 @pytest.mark.parametrize(
-    ("how", "keepalive"), [(foreign, False), (foreign, True), (deleted, False), (removed, True)]
+    ("how", "keepalive"), [(foreign, False), (foreign, True), (deleted, False)]
 )
 def test_a_holder_learns_that_it_lost_the_lock(
-    server: BucketServer, how: Callable[[BucketServer], None], keepalive: bool
+    server: BucketServer,
+    store: ServiceStore,
+    how: Callable[[BucketServer], None],
+    keepalive: bool,
 ) -> None:
     """Whether it pushes or not, and writes nothing over what stands there now."""
     told: list[LockLost] = []
     runtime = 4.0 if keepalive else 600.0
-    mutex = ClusterMutex("x", expected_runtime=runtime, keepalive=keepalive, on_lost=told.append)
+    mutex = ClusterMutex(
+        "x", store=store, expected_runtime=runtime, keepalive=keepalive, on_lost=told.append
+    )
     mutex.acquire()
-    assert mutex.healthy
     how(server)
     wait_until(lambda: told, what="the loss")
-    assert not mutex.healthy
-    if how is removed:
-        assert told[0].removal is not None
-        assert told[0].removal.removed_by == "ann"
     before = server.bucket.names()
     with pytest.raises(LockLost):
         mutex.release()
     assert server.bucket.names() == before
 
 
-# ---------------------------------------------------------------- the command
-
-
-def test_a_command_runs_under_it(env: dict[str, str], tmp_path: Path) -> None:
-    """And knows of it; a token that it would inherit from one around it is not its own."""
-    env = {**env, "CLUSTERMUTEX_FENCING_TOKEN": "17"}
-    script = f'echo "$CLUSTERMUTEX_UUID/$CLUSTERMUTEX_FENCING_TOKEN/" > told; {UNTIL_GO}'
-    with Running(["run", "x", "--reason", "v42", "--", "sh", "-c", script], env, tmp_path) as run:
-        run.up()
-        holder = seen()
-        assert (tmp_path / "told").read_text() == f"{holder.uuid}//\n"
-        assert (holder.pid, holder.reason) == (run.pid, "v42")
-        busy = finished(["run", "x", "--no-wait", "--", "true"], env)
-        assert busy.returncode == 75
-        assert f"held by {holder.describe()}" in busy.stderr
-        run.go()
-    assert has(default_store.default_store(), "x") is None
-    assert run.said == ""
-
-
-def test_a_script_takes_pushes_and_releases_it(env: dict[str, str]) -> None:
-    taken = finished(["lock", "x", "--export"], env)
-    words = dict(word.partition("=")[::2] for word in shlex.split(taken.stdout)[1:])
-    holder = seen()
-    assert words == {
+def test_the_command_has_no_token_to_give(settings: Settings, store: ServiceStore) -> None:
+    """Nor has its child one that it would inherit from a lock around it."""
+    script = f'echo "$CLUSTERMUTEX_UUID/$CLUSTERMUTEX_FENCING_TOKEN/"; {COMMAND} show x --json'
+    words = ("run", "x", "--", "sh", "-c", script)
+    told, _, seen = piped(settings, *words, CLUSTERMUTEX_FENCING_TOKEN="17").stdout.partition("\n")
+    assert told.endswith("//")
+    assert json.loads(seen)["uuid"] == told[:-2]
+    exported = piped(settings, "lock", "x", "--export").stdout
+    given = dict(word.partition("=")[::2] for word in shlex.split(exported)[1:])
+    assert given == {
         "CLUSTERMUTEX_NAME": "x",
-        "CLUSTERMUTEX_UUID": holder.uuid,
+        "CLUSTERMUTEX_UUID": held(store, "x").uuid,
         "CLUSTERMUTEX_FENCING_TOKEN": "",
     }
-    env = {**env, **words}
-    assert finished(["alive"], env).returncode == 0
-    assert (seen().alert_at or 0) > (holder.alert_at or 0)
-    assert finished(["unlock"], env).returncode == 0
-    assert has(default_store.default_store(), "x") is None
-    again = finished(["alive"], env)
-    assert (again.returncode, "Nobody holds it now" in again.stderr) == (76, True)
+    before = held(store, "x").alert_at or 0
+    piped(settings, "alive", status=0, **given)
+    assert (held(store, "x").alert_at or 0) > before
+    piped(settings, "unlock", status=0, **given)
+    assert has(store, "x") is None
+    assert "Nobody holds it now" in piped(settings, "alive", status=76, **given).stderr

@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,9 @@ class Tokens:
         self.given: list[str] = []
         self.status = 200
         self.running = ExitStack()
-        self.url = f"http://{self.running.enter_context(serving(self._answer))}/token"
+        self.url = f"http://{self.running.enter_context(serving(self._answer))}/token".replace(
+            "127.0.0.1", "localhost"
+        )
 
     def _answer(self, _: bytes) -> tuple[int, dict[str, object]]:
         if self.status != 200:
@@ -64,11 +66,9 @@ def tokens() -> Iterator[Tokens]:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[BucketServer]:
-    """A bucket that is taken for Google's own."""
+    """A bucket at an endpoint of the user's own, which gets the credentials."""
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
     with BucketServer() as running:
-        monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
-        monkeypatch.setattr("lockclient.stores.gcs.wire.http_client._GOOGLE_URL", running.url)
-        monkeypatch.setenv("NO_GCE_CHECK", "true")
         yield running
 
 
@@ -100,13 +100,12 @@ def account(tokens: Tokens, tmp_path: Path) -> Path:
     return file
 
 
-@contextmanager
-def opened(
-    server: BucketServer, credentials: Any = None, endpoint: str = ""
-) -> Iterator[ServiceStore]:
-    settings = Settings.load(f"gs://{server.bucket.name}{endpoint and f'?endpoint={endpoint}'}")
-    with closing(open_store(settings, credentials=credentials)) as store:
-        yield store
+def url_of(server: BucketServer) -> str:
+    return f"gs://{server.bucket.name}?endpoint={server.url}"
+
+
+def opened(server: BucketServer, credentials: Any = None) -> closing[ServiceStore]:
+    return closing(open_store(Settings.load(url_of(server)), credentials=credentials))
 
 
 @pytest.fixture
@@ -117,11 +116,17 @@ def store(server: BucketServer) -> Iterator[ServiceStore]:
 
 @pytest.mark.usefixtures("_account")
 class TestServiceAccount:
+    @pytest.mark.parametrize("emulator", ["", "http://127.0.0.1:9"])
     def test_its_token_goes_with_each_request(
-        self, server: BucketServer, store: ServiceStore, tokens: Tokens
+        self, server: BucketServer, tokens: Tokens, monkeypatch: pytest.MonkeyPatch, emulator: str
     ) -> None:
+        """To the endpoint, whatever stands for an emulator, and past any proxy."""
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator)
+        for variable in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(variable, "http://127.0.0.1:9")
+        monkeypatch.setenv("NO_PROXY", "localhost")  # where the tokens are
         server.token = "token-0"
-        with ClusterMutex("x", store=store) as mutex:
+        with opened(server) as store, ClusterMutex("x", store=store) as mutex:
             mutex.alive(force=True)
         assert [asked.method for asked in server.asked] == ["POST", "PATCH", "DELETE"]
         assert tokens.given == ["token-0"]
@@ -137,7 +142,7 @@ class TestServiceAccount:
         monkeypatch.setenv("REQUESTS_CA_BUNDLE", authority.cacert)
         server.talk_tls(authority.issue("localhost"))
         server.token = "token-0"
-        with opened(server, endpoint=server.url) as store, ClusterMutex("x", store=store):
+        with opened(server) as store, ClusterMutex("x", store=store):
             pass
         assert {asked.headers["Authorization"] for asked in server.asked} == {"Bearer token-0"}
 
@@ -204,7 +209,7 @@ class TestHandedOver:
         as_object = service_account.Credentials.from_service_account_file(str(account))  # type: ignore[no-untyped-call]
         for number, given in enumerate((str(account), account, as_object)):
             server.token = f"token-{number}"
-            ClusterMutex.setup(f"gs://{server.bucket.name}", credentials=given)
+            ClusterMutex.setup(url_of(server), credentials=given)
             with ClusterMutex("x"):
                 pass
         assert len(tokens.given) == 3
@@ -221,32 +226,6 @@ class TestHandedOver:
     def test_what_is_none_is_told_at_once(self, url: str, given: object, told: str) -> None:
         with pytest.raises(ValueError, match=told):
             ClusterMutex.setup(url, credentials=given)
-
-
-@pytest.mark.usefixtures("_account")
-class TestEndpoint:
-    """One of the user's own, named in the URL: it gets the credentials."""
-
-    @pytest.mark.parametrize("emulator", ["", "http://127.0.0.1:9"])
-    def test_the_token_goes_there(
-        self, tokens: Tokens, account: Path, monkeypatch: pytest.MonkeyPatch, emulator: str
-    ) -> None:
-        """Whatever stands for an emulator, and past any proxy."""
-        account.write_text(account.read_text().replace("//127.0.0.1", "//localhost"))
-        monkeypatch.setenv("NO_GCE_CHECK", "true")
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator)
-        for variable in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
-            monkeypatch.setenv(variable, "http://127.0.0.1:9")
-        monkeypatch.setenv("NO_PROXY", "localhost")  # where the tokens are
-        with BucketServer() as private:
-            private.token = "token-0"
-            with (
-                opened(private, endpoint=private.url) as store,
-                ClusterMutex("x", store=store) as mutex,
-            ):
-                mutex.alive(force=True)
-            assert [asked.method for asked in private.asked] == ["POST", "PATCH", "DELETE"]
-        assert tokens.given == ["token-0"]
 
 
 class Refreshed(Credentials):
@@ -281,7 +260,7 @@ class TestRefreshes:
     def store(self, credentials: Refreshed) -> Iterator[ServiceStore]:
         with BucketServer() as private:
             private.token = "token"
-            with opened(private, credentials, private.url) as store:
+            with opened(private, credentials) as store:
                 yield store
                 credentials.let_on.set()
 

@@ -4,42 +4,73 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
+from google.auth.compute_engine import _metadata
 
 from lockclient import ClusterMutex, Settings, StoreError, StoreUnavailable, open_store
 from lockclient.model.clocks import monotonic
 from lockclient.stores.requests import Take
 from lockclient.stores.service_protocol import ServiceStore
 from tests.contract.asking import holder
-from tests.support.bucket.metadata_server import (
-    MetadataServer,
-    google_bucket,
-    metadata_server,
-)
 from tests.support.bucket.server import BucketServer
 from tests.support.locks import ask, take
 from tests.support.processes import wait_until
+from tests.support.web_server import serving
 
-TOKENS = "lockclient.stores.gcs.wire.access_tokens"
 PATIENCE_S = 10.0
 """Seconds by which a call is over that has one: google-auth itself tries for 12 to 31."""
 
 
+class MetadataServer:
+    """Answers what a machine's metadata server is asked.
+
+    Attributes:
+        status: what it answers; 0: nothing, until `let_on` is set.
+    """
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.let_on = threading.Event()
+        self.running = ExitStack()
+        self.address = self.running.enter_context(
+            serving(self._answer, headers={"Metadata-Flavor": "Google"})
+        )
+
+    def _answer(self, _: bytes) -> tuple[int, object]:
+        if not self.status:
+            self.let_on.wait(60)
+            return 500, {}
+        token = {"access_token": "token", "expires_in": 3600, "token_type": "Bearer"}
+        return self.status, {**token, "email": "locks@example.com"}
+
+
 @pytest.fixture
 def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[MetadataServer]:
-    with metadata_server(monkeypatch) as running:
-        yield running
+    """One that google-auth in this process takes for its machine's."""
+    server = MetadataServer()
+    monkeypatch.setenv("GCE_METADATA_HOST", server.address)
+    monkeypatch.setenv("GCE_METADATA_IP", server.address)
+    monkeypatch.setattr(_metadata, "_GCE_METADATA_HOST", server.address)  # read on import
+    with server.running:
+        yield server
+        server.let_on.set()
 
 
 @pytest.fixture
 def server(
     metadata: MetadataServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[BucketServer]:
+    """A bucket that is taken for Google's own, which wants the token."""
     del metadata  # it has begun
-    with google_bucket(monkeypatch, tmp_path) as running:
+    for variable in ("STORAGE_EMULATOR_HOST", "GOOGLE_APPLICATION_CREDENTIALS"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    with BucketServer() as running:
+        monkeypatch.setattr("lockclient.stores.gcs.wire.http_client._GOOGLE_URL", running.url)
+        running.token = "token"
         yield running
 
 
@@ -105,20 +136,15 @@ def test_where_none_is_to_be_expected_it_means_no_credentials(
 ) -> None:
     """On a machine that is none of Google's, whose user is told what to do."""
     metadata.running.close()
-    monkeypatch.setattr(f"{TOKENS}._METADATA_SIGNS", ())
+    monkeypatch.setattr("lockclient.stores.gcs.wire.access_tokens._METADATA_SIGNS", ())
     with pytest.raises(StoreError, match="gcloud auth application-default login"):
         ask(store, Take(holder()), 60.0)
 
 
-def test_a_holder_whose_token_expires_meanwhile_keeps_its_lock(
-    server: BucketServer,
-    store: ServiceStore,
-    metadata: MetadataServer,
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_holder_whose_token_is_no_longer_accepted_keeps_its_lock(
+    server: BucketServer, store: ServiceStore, metadata: MetadataServer
 ) -> None:
     """It is told in time that it can't be confirmed, and goes on when the server answers again."""
-    monkeypatch.setattr(f"{TOKENS}._LEAST_USE_S", 0.0)
-    metadata.expires_in = 4
     mutex = ClusterMutex("x", store=store, expected_runtime=600)
     mutex.acquire()
     metadata.status, server.token = 0, "another"

@@ -40,7 +40,7 @@ def installed(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "these", ["test_getting or test_having or test_model or test_service_store", *soaking("test")]
+    "these", ["test_requests or test_model or test_service_store", *soaking("test")]
 )
 def test_it_keeps_the_contract(these: str, installed: dict[str, str]) -> None:
     """By the suite as an author runs it, from a checkout."""

@@ -13,10 +13,10 @@ class Relay:
     """Passes on what either side says; a context manager.
 
     Args:
-        target: the server.
         address, port: where it listens; 0 is any port.
 
     Attributes:
+        target: the server.
         endpoint: where clients reach it.
         accepted: how many connections there were.
         delay: seconds after which each side hears what the other one has said.
@@ -24,8 +24,7 @@ class Relay:
     """
 
     def __init__(self, target: str, address: str = "127.0.0.1", port: int = 0) -> None:
-        host, _, target_port = target.rpartition(":")
-        self._target = (host, int(target_port))
+        self.target = target
         self._listener = socket.create_server((address, port))
         self.endpoint = f"{address}:{self._listener.getsockname()[1]}"
         self.accepted = 0
@@ -42,7 +41,9 @@ class Relay:
     def cut(self) -> None:
         """Close all connections, and those to come as soon as they are made."""
         self._whole = False
-        self._break()
+        with self._lock:
+            _close(*self._ends)
+            self._ends.clear()
 
     def hold(self, *, requests: bool) -> None:
         """Cut one way, of requests or of answers, until `mend`: what is lost is then sent again,
@@ -61,9 +62,11 @@ class Relay:
 
     def swap(self, other: Relay) -> None:
         """Stand before the other one's server from now on, and it before this one's."""
-        self._target, other._target = other._target, self._target
         for relay in (self, other):
-            relay._break()
+            relay.cut()
+        self.target, other.target = other.target, self.target
+        for relay in (self, other):
+            relay.mend()
 
     def __enter__(self) -> Relay:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -78,11 +81,6 @@ class Relay:
         self.mend()  # who waits for a way finds its connection closed
         _close(self._listener)
 
-    def _break(self) -> None:
-        with self._lock:
-            _close(*self._ends)
-            self._ends.clear()
-
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
@@ -95,7 +93,8 @@ class Relay:
             try:
                 if not self._whole:
                     raise ConnectionError("the cable is cut")
-                server = socket.create_connection(self._target)
+                host, _, port = self.target.rpartition(":")
+                server = socket.create_connection((host, int(port)))
             except OSError:
                 _close(client)
                 return

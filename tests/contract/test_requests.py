@@ -1,0 +1,178 @@
+"""What `test_model` leaves out of requests: names, the tickets' lease, late requests, watches.
+
+And in stores without fencing tokens, what another client writes to a lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from lockclient.model.clocks import Deadline, Stamps
+from lockclient.model.holder import Holder
+from lockclient.stores.outcomes import Conflict, Done, NotHolder, Refused, Taken
+from lockclient.stores.protocol import WatchEvent, WatchTarget
+from lockclient.stores.requests import Claim, Push, Reclaim, Remove, Request, Take, Unlock, Withdraw
+from tests.contract.asking import NAME, Ask, holder, queue, removal, seen, take, taken
+from tests.contract.following import told
+from tests.contract.subject import Subject
+from tests.support.processes import wait_until
+
+
+def test_two_names_never_meet(ask: Ask) -> None:
+    """Locks whose names look alike are two locks."""
+    names = ["a", "a/b", "a%2Fb", "a b", "a%20b", "A", "..", "a/", "ü", "u\u0308", "🔒"]
+    owners = {name: holder(name) for name in names}
+    for owner in owners.values():
+        take(ask, owner)
+    for name, owner in owners.items():
+        found = seen(ask, name).holder
+        assert found is not None
+        assert found == taken(owner, found.fencing_token)
+        assert isinstance(ask(Unlock(name, owner.uuid or "")), Done)
+    assert all(seen(ask, name).holder is None for name in names)
+
+
+@pytest.mark.needs("queue", "lose_tickets")
+def test_tickets_are_kept_until_they_are_lost(subject: Subject, ask: Ask) -> None:
+    """Before the first one there is nothing to keep; a later ticket is kept by itself."""
+    assert subject.store.has_ticket_lease() is False
+    assert subject.store.keep_tickets(None, Deadline.after(10)) is False
+    take(ask, holder())
+    queue(ask, holder())
+    assert subject.store.has_ticket_lease()
+    assert subject.store.keep_tickets(None, Deadline.after(10)) is True
+    assert subject.lose_tickets is not None
+    subject.lose_tickets()
+    assert subject.store.keep_tickets(None, Deadline.after(10)) is False
+    queue(ask, holder())
+    assert subject.store.keep_tickets(None, Deadline.after(10)) is True
+
+
+@pytest.mark.parametrize("mark", [False, True])
+def test_withdrawing_leaves_no_lock(ask: Ask, mark: bool) -> None:
+    """Its own is gone, another one's is not touched, and a late request changes nothing."""
+    mine, other = holder(), holder()
+    for late in (holder(), mine):
+        token = take(ask, mine).token if late is not mine else 0
+        for _ in range(2):
+            assert isinstance(ask(Withdraw(NAME, late.uuid or "", mark)), Done)
+            found = seen(ask).holder
+            assert (found and found.fencing_token) == (token or None)
+    take(ask, other)
+    assert isinstance(ask(Withdraw(NAME, mine.uuid or "", mark)), Done)
+    found = seen(ask).holder
+    assert found is not None
+    assert found.uuid == other.uuid
+
+
+@pytest.mark.parametrize("attempt", [Take, lambda heir: Reclaim(heir, replace(heir, uuid="x"))])
+def test_a_uuid_that_was_withdrawn_or_removed_takes_nothing(
+    ask: Ask, attempt: Callable[[Holder], Request]
+) -> None:
+    """However often and late its requests arrive."""
+    withdrawn, removed = holder(), holder()
+    ask(Withdraw(NAME, withdrawn.uuid or "", tombstone=True))
+    assert isinstance(ask(attempt(withdrawn)), Refused)
+    take(ask, removed)
+    ask(Remove(removal(removed), None))
+    assert isinstance(ask(attempt(removed)), Refused)
+    assert seen(ask).holder is None
+
+
+@pytest.mark.needs("write")
+@pytest.mark.parametrize("stamp", ["alert_at", "auto_unlock_at"])
+@pytest.mark.parametrize("value", [b"9999.000", b"1.000", b"soon", None])
+def test_what_another_hand_has_written_stops_a_remover_and_is_pushed_over(
+    subject: Subject, ask: Ask, stamp: str, value: bytes | None
+) -> None:
+    """A person who gives it more time, or less: a remover that has not seen it removes nothing, and
+    the holder's next push, or the one after it, makes it good."""
+    mine = holder()
+    token = take(ask, mine).token
+    assert subject.write is not None
+    subject.write(NAME, stamp, value)
+    gone = told(NotHolder, ask(Remove(removal(mine), (token, token))))
+    assert (gone.holder, gone.removal) == (mine.uuid, None)
+    touched = seen(ask, uuid=mine.uuid)
+    assert touched.holder is not None
+    assert touched.removal is None
+    stamps = Stamps(250.0, 350.0)
+    pushed = ask(Push(NAME, mine.uuid or "", stamps, token))
+    if isinstance(pushed, Conflict):
+        assert seen(ask).holder == touched.holder
+        pushed = ask(Push(NAME, mine.uuid or "", stamps, pushed.revision))
+    at = told(Done, pushed).revision
+    assert seen(ask).holder == taken(mine.stamped(stamps), token, at)
+    assert isinstance(ask(Remove(removal(mine), (at, at))), Done)
+
+
+Watching = Callable[..., list[WatchEvent]]
+
+
+@pytest.fixture
+def watching(subject: Subject) -> Iterator[Watching]:
+    """Watch a lock or a ticket from a revision on; return what is told, ever more of it."""
+    watches = []
+
+    def watch(since: int, uuid: str | None = None) -> list[WatchEvent]:
+        events: list[WatchEvent] = []
+        watches.append(subject.store.watch(WatchTarget(NAME, uuid), since, events.append))
+        return events
+
+    yield watch
+    for each in watches:
+        each.close()
+
+
+@pytest.mark.needs("watch")
+class TestWatching:
+    def test_nothing_is_missed_from_the_revision_on(self, ask: Ask, watching: Watching) -> None:
+        """What happened between the look and the watch is told, too, in order; but of another
+        lock nothing, nor of stamps."""
+        mine, other, another = holder(), holder(), holder("another")
+        start = take(ask, mine).token
+        ask(Push(NAME, mine.uuid or "", Stamps(250.0, 350.0), start))
+        take(ask, another)
+        done = told(Done, ask(Unlock(NAME, mine.uuid or "")))
+        events = watching(start + 1)
+        wait_until(lambda: events, what="the unlock before the watch")
+        assert events == [WatchEvent(done.revision)]
+        ask(Unlock("another", another.uuid or ""))
+        token = take(ask, other).token
+        ask(Push(NAME, other.uuid or "", Stamps(250.0, 350.0), token))
+        done_again = told(Done, ask(Unlock(NAME, other.uuid or "")))
+        wait_until(lambda: len(events) > 2, what="the take and the unlock")
+        assert events[1:] == [WatchEvent(token, other.uuid), WatchEvent(done_again.revision)]
+
+    def test_a_ticket_goes_as_the_lock_comes(self, ask: Ask, watching: Watching) -> None:
+        """Who watches its predecessor's ticket is told the revision at which that got the lock."""
+        first, second = holder(), holder()
+        take(ask, first)
+        queued = queue(ask, second)
+        events = watching(queued.revision + 1, second.uuid)
+        queue(ask, second)  # a second sending is no news
+        ask(Unlock(NAME, first.uuid or ""))
+        got = told(Taken, ask(Claim(second, queued.ticket_revision)))
+        wait_until(lambda: events, what="the ticket's end")
+        assert events == [WatchEvent(got.token)]
+
+    def test_a_closed_watch_is_silent(self, subject: Subject, ask: Ask, watching: Watching) -> None:
+        """After `close` only the other watches are told."""
+        mine = holder()
+        start = take(ask, mine).token
+        closed: list[WatchEvent] = []
+        subject.store.watch(WatchTarget(NAME), start + 1, closed.append).close()
+        events = watching(start + 1)
+        ask(Unlock(NAME, mine.uuid or ""))
+        wait_until(lambda: events, what="the unlock")
+        assert closed == []
+
+    @pytest.mark.needs("guard")
+    def test_a_guard_is_one_holder_s(self, subject: Subject) -> None:
+        """Two holders of one lock have two guards on one key."""
+        first, second = subject.store.guard(NAME, "a"), subject.store.guard(NAME, "b")
+        assert first.key == second.key
+        assert first.value != second.value
