@@ -79,15 +79,15 @@ rules:
 # What docs, man page and completions say of the command's help, and docs of the library's
 # docstrings; tests say when it is out of date.
 reference: $(STAMP)
-	$(BIN)/python -m tests.support.command_reference docs/command.md
-	$(BIN)/python -m tests.support.api_reference
-	$(BIN)/python -m tests.support.man_page
+	$(BIN)/python -m reference.commands docs/command.md
+	$(BIN)/python -m reference.api
+	$(BIN)/python -m reference.man_page
 	for shell in bash zsh fish; do \
 		$(BIN)/clustermutex completion $$shell >packaging/completions/clustermutex.$$shell; done
 
 # The runbook as the dashboard serves it; a test says when it is out of date.
 runbook: $(STAMP)
-	$(BIN)/python -m tests.support.rendered_runbook
+	$(BIN)/python -m reference.runbook
 
 # The documents as a site in site/, built strictly: each link and anchor leads somewhere.
 site: $(VENV)/.docs-installed

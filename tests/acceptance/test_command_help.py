@@ -14,7 +14,7 @@ from lockclient import ClusterMutex, Settings
 from lockclient.cli.group import SECTIONS
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.stores.service_protocol import ServiceStore
-from tests.support.command_reference import renewed
+from reference.commands import renewed
 from tests.support.etcd_binary import served
 from tests.support.memory_store import MemoryStore
 from tests.support.processes import Figure

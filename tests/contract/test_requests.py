@@ -82,6 +82,22 @@ def test_a_uuid_that_was_withdrawn_or_removed_takes_nothing(
     assert seen(ask).holder is None
 
 
+def test_only_the_acquisition_that_was_looked_at_is_reclaimed(subject: Subject, ask: Ask) -> None:
+    """One that has another token keeps its lock, in stores without tokens one that was pushed."""
+    mine = holder(identity="worker")
+    token = take(ask, mine).token
+    before = seen(ask).holder
+    assert before is not None
+    told(Done, ask(Push(NAME, mine.uuid or "", Stamps(250.0, 350.0), token)))
+    now = seen(ask).holder
+    assert now is not None
+    later = replace(now, fencing_token=token + (1 << 40))  # more than a push adds in any store
+    for previous in (later, *([] if subject.store.can.fencing else [before])):
+        refused = told(Refused, ask(Reclaim(holder(identity="worker"), previous)))
+        assert refused.holder == mine.uuid
+    told(Taken, ask(Reclaim(holder(identity="worker"), now)))
+
+
 @pytest.mark.needs("write")
 @pytest.mark.parametrize("stamp", ["alert_at", "auto_unlock_at"])
 @pytest.mark.parametrize("value", [b"9999.000", b"1.000", b"soon", None])

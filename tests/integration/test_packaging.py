@@ -10,7 +10,7 @@ import pytest
 
 import clustermutex
 import lockclient
-from tests.support import man_page
+from reference import man_page
 from tests.support.processes import BIN, run_to_end
 from tests.support.wheel import build, build_wheel
 from tests.unit.house.test_requirements import EXTRAS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from lockclient.cli import exit_status
-from tests.support.command_reference import reference
+from reference.commands import reference
 
 
 def test_the_help_texts_tell_each_status() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import lockclient
+from reference import api
 from tests.proof.mutate import all_mutants
-from tests.support import api_reference
 
 CHECKOUT = Path(__file__).parents[3]
 DOCUMENTS = [*CHECKOUT.glob("*.md"), *(CHECKOUT / "docs").glob("*.md")]
@@ -37,19 +37,19 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_the_page_is_up_to_date() -> None:
-    assert api_reference.PAGE.read_text(encoding="utf-8") == api_reference.text(), "make reference"
+    assert api.PAGE.read_text(encoding="utf-8") == api.text(), "make reference"
 
 
 def test_what_has_no_section_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lockclient, "__all__", [*lockclient.__all__, "drive"])
     with pytest.raises(ValueError, match=r"\['drive'\]"):
-        api_reference.text()
+        api.text()
 
 
 def test_what_has_no_docstring_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lockclient.ClusterMutex.locked, "__doc__", None)
     with pytest.raises(ValueError, match=r"ClusterMutex\.locked is public"):
-        api_reference.text()
+        api.text()
 
 
 # ---------------------------------------------------------------- the promises of the README

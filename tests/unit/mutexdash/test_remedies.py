@@ -18,8 +18,8 @@ from lockclient.cli.group import group
 from lockclient.model.holder import Holder
 from lockclient.overview.verdict import Standing
 from mutexdash.markup.remedies import remedies, runbook_sections
+from reference import runbook
 from tests.deploy.test_rules import WANTED
-from tests.support import rendered_runbook
 
 URL = "etcd://10.0.0.7:2379/clustermutex"
 STUCK = Holder("deploy/prod", "u-1", "ci-3.example.com", 881, client="clustermutex/1 python/3.12")
@@ -85,12 +85,12 @@ def test_the_runbook_has_a_section_for_each_state_that_is_not_well() -> None:
 
 def test_the_served_runbook_is_as_new_as_its_source() -> None:
     """Else: make runbook."""
-    assert rendered_runbook.RENDERED.read_text(encoding="utf-8") == rendered_runbook.text()
+    assert runbook.RENDERED.read_text(encoding="utf-8") == runbook.text()
 
 
 def test_each_alert_is_a_section_of_the_runbook_and_each_link_inside_leads_to_one() -> None:
-    source = rendered_runbook.SOURCE.read_text(encoding="utf-8")
-    html = rendered_runbook.RENDERED.read_text(encoding="utf-8")
+    source = runbook.SOURCE.read_text(encoding="utf-8")
+    html = runbook.RENDERED.read_text(encoding="utf-8")
     sections = re.findall(r'<h2 id="(\w+)">', html)
     assert sections == [name.lower() for name in re.findall(r"^## (\w+)$", source, re.MULTILINE)]
     assert set(sections) > SECTIONS
@@ -102,7 +102,7 @@ def test_each_alert_is_a_section_of_the_runbook_and_each_link_inside_leads_to_on
 
 def test_the_runbook_has_no_html_of_its_own() -> None:
     """What the source says is text: no tag, no handler, nothing that needs another CSP."""
-    html = rendered_runbook.RENDERED.read_text(encoding="utf-8")
+    html = runbook.RENDERED.read_text(encoding="utf-8")
     tags = {tag.lower() for tag in re.findall(r"</?([a-zA-Z0-9]+)", html)}
     plain = {"h1", "h2", "h3", "p", "strong", "em", "code", "pre", "ul", "ol", "li", "a", "hr"}
     assert tags <= plain | {"table", "thead", "tbody", "tr", "th", "td"}

@@ -1,6 +1,6 @@
 """The reference in docs/command.md, made from the help texts.
 
-    python -m tests.support.command_reference docs/command.md
+    python -m reference.commands docs/command.md
 
 writes it anew between its two marks; what stands around them is written by hand.
 """
@@ -14,15 +14,14 @@ import click
 
 from lockclient.cli.group import SECTIONS, group
 
-BEGIN = (
-    "<!-- The reference: made by `python -m tests.support.command_reference docs/command.md`. -->"
-)
+BEGIN = "<!-- The reference: made by `python -m reference.commands docs/command.md`. -->"
 END = "<!-- The end of the reference. -->"
 _WIDTH = 90
 ALL = "All commands"
 
 
 def reference() -> str:
+    """Return the sections of the reference, with the help texts as code blocks."""
     parts = []
     for section, helps in texts().items():
         parts += [] if section == ALL else [f"## {section}"]

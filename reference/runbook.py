@@ -1,6 +1,6 @@
 """The runbook as the dashboard serves it, made from docs/runbook.md.
 
-    python -m tests.support.rendered_runbook
+    python -m reference.runbook
 
 writes mutexdash/runbook.html anew. So the dashboard needs no Markdown library, and what is not
 Markdown in the text stays text.
@@ -15,7 +15,7 @@ from typing import Final
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-CHECKOUT: Final = Path(__file__).parents[2]
+CHECKOUT: Final = Path(__file__).parents[1]
 SOURCE: Final = CHECKOUT / "docs/runbook.md"
 RENDERED: Final = CHECKOUT / "mutexdash/runbook.html"
 

@@ -19,7 +19,7 @@ import lockclient
 from lockclient import stores, testing
 from lockclient.model.holder import FACTS
 
-PAGE = Path(__file__).parents[2] / "docs" / "api.md"
+PAGE = Path(__file__).parents[1] / "docs" / "api.md"
 
 SECTIONS = {
     "Locks": ("ClusterMutex", "HeldLock", "AsyncClusterMutex", "AsyncHeldLock"),

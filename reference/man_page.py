@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.command_reference import ALL, texts
+from reference.commands import ALL, texts
 
-PAGE = Path(__file__).parents[2] / "packaging" / "clustermutex.1"
+PAGE = Path(__file__).parents[1] / "packaging" / "clustermutex.1"
 _HEAD = r"""
 .\" Made by `make reference`.
 .TH CLUSTERMUTEX 1 "" "ClusterMutex" "User Commands"

@@ -1,0 +1,1 @@
+"""What is made of docstrings, help texts and documents: `make reference` and `make runbook`."""
