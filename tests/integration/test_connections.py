@@ -11,20 +11,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from lockclient import AsyncClusterMutex, ClusterMutex, Settings
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.certificates import Authority, TlsEtcd
-from tests.support.following import following
+from tests.support.locks import soon
 from tests.support.processes import Figure, needed, wait_until
 from tests.support.relay import Relay
 
-Opener = Callable[[Settings], EtcdStore]
+Opener = Callable[[Settings], ServiceStore]
 
 
 @pytest.fixture
@@ -60,8 +60,10 @@ def test_a_proxy_for_the_web_is_not_asked_for_etcd(
         async with AsyncClusterMutex("y", store=store):
             pass
 
-    with following(store) as table, ClusterMutex("x", store=store):
-        wait_until(lambda: table.row("x"), what="the lock in the table")
+    told: list[object] = []
+    following = store.follow(store.history(soon()).revision + 1, told.append)
+    with closing(following), ClusterMutex("x", store=store):
+        wait_until(lambda: told, what="the watch")
         asyncio.run(lock_once())
     assert web_proxy == []
 

@@ -23,7 +23,7 @@ from lockclient import ClusterMutex, Settings, default_store, instruments
 from lockclient.instruments import Event, Instrument, Lost, Waiting
 from lockclient.instruments.opentelemetry import OpenTelemetryInstrument
 from lockclient.instruments.prometheus import PrometheusInstrument
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.locks import lose, queue_up
 from tests.support.processes import run_to_end, wait_until
 
@@ -41,7 +41,7 @@ def told(instrument: Instrument) -> list[Event]:
     return events
 
 
-def use_it(store: EtcdStore, events: list[Event]) -> None:
+def use_it(store: ServiceStore, events: list[Event]) -> None:
     """Hold one lock and push it, fail to get it meanwhile, lose another one."""
     with ClusterMutex("jobs/1", store=store) as held:
         held.alive(force=True)
@@ -51,7 +51,7 @@ def use_it(store: EtcdStore, events: list[Event]) -> None:
     instruments.flush(30)
 
 
-def test_prometheus(store: EtcdStore) -> None:
+def test_prometheus(store: ServiceStore) -> None:
     registry = CollectorRegistry()
     events = told(PrometheusInstrument(registry))
     zero = registry.get_sample_value("clustermutex_client_losses_total")
@@ -72,7 +72,7 @@ def test_prometheus(store: EtcdStore) -> None:
     assert value("events_dropped_total") == 0
 
 
-def test_a_lock_s_name_is_a_label_as_the_caller_says(store: EtcdStore) -> None:
+def test_a_lock_s_name_is_a_label_as_the_caller_says(store: ServiceStore) -> None:
     registry = CollectorRegistry()
     label = lambda name: name.partition("/")[0]  # noqa: E731
     use_it(store, told(PrometheusInstrument(registry, lock_label=label)))
@@ -137,7 +137,7 @@ class TestOpenTelemetry:
         events = told(OpenTelemetryInstrument(provider, MeterProvider([reader])))
         return exporter, provider, reader, events
 
-    def test_a_wait_and_a_hold_in_the_caller_s_trace(self, store: EtcdStore) -> None:
+    def test_a_wait_and_a_hold_in_the_caller_s_trace(self, store: ServiceStore) -> None:
         exporter, provider, *_ = self.traced()
         request = provider.get_tracer("test").start_as_current_span("request")
         with request as around, ClusterMutex("x", store=store) as held:
@@ -159,7 +159,7 @@ class TestOpenTelemetry:
             "span_id": format_span_id(wait.context.span_id),
         }
 
-    def test_who_waits_has_a_link_to_the_holder(self, store: EtcdStore) -> None:
+    def test_who_waits_has_a_link_to_the_holder(self, store: ServiceStore) -> None:
         exporter, *_, events = self.traced()
         first = ClusterMutex("x", store=store).acquire()
         assert first is not None
@@ -178,7 +178,7 @@ class TestOpenTelemetry:
         assert later.attributes["clustermutex.holder.uuid"] == first.uuid
         assert later.attributes["clustermutex.place"] == 1
 
-    def test_a_loss_and_the_metrics(self, store: EtcdStore) -> None:
+    def test_a_loss_and_the_metrics(self, store: ServiceStore) -> None:
         exporter, _, reader, events = self.traced()
         use_it(store, events)
         lost = [span for span in exporter.get_finished_spans() if failed(span)]
@@ -198,7 +198,7 @@ class TestOpenTelemetry:
         counts = {point.attributes["outcome"]: point.count for point in waits}
         assert counts == {"acquired": 2, "timeout": 1}
 
-    def test_what_is_not_sampled_is_not_linked_to(self, store: EtcdStore) -> None:
+    def test_what_is_not_sampled_is_not_linked_to(self, store: ServiceStore) -> None:
         ClusterMutex.setup(instruments=[OpenTelemetryInstrument(TracerProvider(ALWAYS_OFF))])
         with ClusterMutex("x", store=store) as held:
             assert held.record.context is None

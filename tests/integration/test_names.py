@@ -7,7 +7,7 @@ from urllib.parse import quote
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.service_protocol import ServiceStore
 from tests.support.etcd_binary import Etcdctl
 from tests.support.locks import held as holder_of
 
@@ -32,10 +32,10 @@ BROKEN = [
 
 @pytest.mark.parametrize(("part", "value"), BROKEN, ids=[f"{a}-{b[:8]!r}" for a, b in BROKEN])
 def test_broken_data_under_a_lock_does_not_hurt(
-    store: EtcdStore, etcdctl: Etcdctl, part: str, value: bytes
+    store: ServiceStore, root: str, etcdctl: Etcdctl, part: str, value: bytes
 ) -> None:
     """While it is held: the holder pushes and lets go; all of the range goes with it."""
-    prefix = f"{store.location.root}/locks/x/"
+    prefix = f"{root}/locks/x/"
     with ClusterMutex("x", store=store, identity="worker-7") as held:
         if part != "uuid":
             put(etcdctl, prefix + part, value)
@@ -47,10 +47,10 @@ def test_broken_data_under_a_lock_does_not_hurt(
 
 @pytest.mark.parametrize(("part", "value"), BROKEN, ids=[f"{a}-{b[:8]!r}" for a, b in BROKEN])
 def test_broken_data_before_a_lock_does_not_hurt(
-    store: EtcdStore, etcdctl: Etcdctl, part: str, value: bytes
+    store: ServiceStore, root: str, etcdctl: Etcdctl, part: str, value: bytes
 ) -> None:
     """A range without `uuid` is free to take; one with any `uuid` is held by somebody."""
-    prefix = f"{store.location.root}/locks/x/"
+    prefix = f"{root}/locks/x/"
     put(etcdctl, prefix + part, value)
     mutex = ClusterMutex("x", store=store, timeout=0.3, identity="worker-7")
     if part == "uuid":
@@ -66,10 +66,10 @@ def test_broken_data_before_a_lock_does_not_hurt(
     ("ticket", "value"), [("x", b""), ("x", b"{"), ("x", b"[1]"), ("a%2Fb", b'{"pid": "x"}')]
 )
 def test_a_broken_ticket_has_its_place(
-    store: EtcdStore, etcdctl: Etcdctl, ticket: str, value: bytes
+    store: ServiceStore, root: str, etcdctl: Etcdctl, ticket: str, value: bytes
 ) -> None:
     """Whatever it says: those behind it wait until it goes, and then get on."""
-    key = f"{store.location.root}/queue/x/{ticket}"
+    key = f"{root}/queue/x/{ticket}"
     put(etcdctl, key, value)
     mutex = ClusterMutex("x", store=store)
     assert not mutex.acquire(timeout=0.3)
@@ -80,9 +80,8 @@ def test_a_broken_ticket_has_its_place(
         assert mutex.waiters() == []
 
 
-def test_keys_of_nobody_are_left_alone(store: EtcdStore, etcdctl: Etcdctl) -> None:
+def test_keys_of_nobody_are_left_alone(store: ServiceStore, root: str, etcdctl: Etcdctl) -> None:
     """What lies beside the locks below the root is not ours."""
-    root = store.location.root
     strangers = [f"{root}/locks/a b/uuid", f"{root}/locks/%2f/uuid", f"{root}/else", f"{root}s/x"]
     for key in strangers:
         put(etcdctl, key, b"theirs")

@@ -215,27 +215,19 @@ def test_an_end_at_any_await_leaves_nothing(
     assert end_everywhere(how, beside, work) >= awaits
 
 
-class TestInbox:
-    def test_a_late_waking_is_no_event(self) -> None:
-        """Who fetched an event before its waking came is not told that its time is up."""
+def test_a_late_waking_is_no_event() -> None:
+    """Nor is it a timeout; and an event that comes after the end of the loop is no error."""
 
-        async def main() -> None:
-            inbox = LoopInbox()
-            inbox.put(WatchEvent(1))
-            assert await inbox.get(10) == WatchEvent(1)
-            asyncio.get_running_loop().call_later(0.05, inbox.put, WatchEvent(2))
-            assert await inbox.get(10) == WatchEvent(2)
-            assert await inbox.get(0.01) is None
+    async def main() -> LoopInbox:
+        inbox = LoopInbox()
+        inbox.put(WatchEvent(1))
+        assert await inbox.get(10) == WatchEvent(1)
+        asyncio.get_running_loop().call_later(0.05, inbox.put, WatchEvent(2))
+        assert await inbox.get(10) == WatchEvent(2)
+        assert await inbox.get(0.01) is None
+        return inbox
 
-        asyncio.run(main())
-
-    def test_after_the_loop_nobody_hears(self) -> None:
-        """An event that comes too late is no error of who brings it."""
-
-        async def main() -> LoopInbox:
-            return LoopInbox()
-
-        asyncio.run(main()).put(WatchEvent(1))
+    asyncio.run(main()).put(WatchEvent(3))
 
 
 async def lose(store: MemoryStore, mutex: AsyncClusterMutex) -> None:

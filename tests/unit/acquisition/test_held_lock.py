@@ -75,41 +75,6 @@ class TestOneAcquisition:
         ):
             pytest.fail("its block releases it")
 
-    def test_an_early_release_is_the_end_of_the_block(self, store: MemoryStore) -> None:
-        with ClusterMutex(NAME, store=store) as held:
-            held.release()
-        assert taken(store) is None
-
-    def test_entered_in_one_thread_and_left_in_another(self, store: MemoryStore) -> None:
-        """As by `asyncio.to_thread`, where Python tells the exit the mutex only."""
-        mutex = ClusterMutex(NAME, store=store)
-
-        async def main() -> None:
-            await asyncio.to_thread(mutex.__enter__)
-            assert mutex.locked()
-            await asyncio.to_thread(mutex.__exit__, None, None, None)
-
-        asyncio.run(main())
-        assert taken(store) is None
-
-    def test_an_exit_by_hand_ends_no_statement_s_block(self, store: MemoryStore) -> None:
-        """Nor does one that is called twice."""
-        mutex = ClusterMutex(NAME, store=store)
-        leave = mutex.__exit__
-        mutex.__enter__()
-        leave(None, None, None)
-
-        def exits() -> None:
-            leave(None, None, None)
-            mutex.__exit__(None, None, None)
-
-        with mutex as held:
-            thread = threading.Thread(target=exits)
-            thread.start()
-            thread.join()
-            assert taken(store) == held.uuid
-            held.check_health()
-
     def test_a_stranger_s_refused_release_takes_nothing_from_a_block(
         self, store: MemoryStore, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -193,30 +158,6 @@ class TestAsyncio:
 
         asyncio.run(main())
         assert taken(store) is None
-
-    def test_a_task_that_has_none_is_refused(self, store: MemoryStore) -> None:
-        mutex = AsyncClusterMutex(NAME, store=store)
-
-        async def other() -> None:
-            for call in (mutex.alive, mutex.release):
-                with pytest.raises(LockNotHeld, match="not taken by the caller"):
-                    await call()
-
-        async def main() -> None:
-            stranger = asyncio.create_task(asyncio.sleep(0))
-            await stranger
-            started = asyncio.Event()
-
-            async def later() -> None:
-                await started.wait()
-                await other()
-
-            task = asyncio.create_task(later())
-            async with mutex:
-                started.set()
-                await task
-
-        asyncio.run(main())
 
 
 class TestDropped:
