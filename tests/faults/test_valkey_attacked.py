@@ -452,7 +452,7 @@ class TestRegrants:
 
 def hold_next(way: Relay, said: bytes) -> bytes:
     """Hold what is asked after a server has said that the lock is gone: what gives it back."""
-    if b"gone" in said:
+    if b"$4\r\ngone\r\n" in said:
         way.hold(requests=True)
     return said
 

@@ -19,7 +19,6 @@ from lockclient.stores.outcomes import Done, Position, Refused
 from lockclient.stores.protocol import WatchEvent, WatchTarget
 from lockclient.stores.requests import GetPosition, Remove, Take
 from lockclient.stores.valkey.keys import KeyNames
-from lockclient.stores.valkey.wire.turns import Waiter
 from tests.contract.asking import NAME, NEVER, holder, removal
 from tests.support.following import following
 from tests.support.locks import ask, has, read, take, unlock
@@ -46,7 +45,7 @@ class TestUndecided:
             three.all[2].kill()
             yield store, uuid
 
-    def test_who_may_have_it_is_told(self, left: tuple[ValkeyStore, str]) -> None:
+    def test_who_may_have_it_is_told(self, three: Servers, left: tuple[ValkeyStore, str]) -> None:
         """With a remark, as lists do: that is more than that nobody can tell."""
         store, uuid = left
         seen = read(store, NAME)
@@ -57,14 +56,16 @@ class TestUndecided:
         look = ask(store, GetPosition(NAME, "waiter", 0))
         assert isinstance(look, Position)
         assert look.holder == uuid
-
-    def test_who_wants_it_is_told_who_has_it(self, left: tuple[ValkeyStore, str]) -> None:
-        """And not that the store does not answer: it waits as for any other lock."""
-        store, uuid = left
         refused = ask(store, Take(holder()))
         assert isinstance(refused, Refused)
         assert refused.holder == uuid
-        assert not ClusterMutex(NAME, store=store).acquire(timeout=0.5)
+        # Of two each can be looked at, to be removed.
+        key, other = KeyNames(three.root).lock(NAME), "another-uuid"
+        three.all[0].command("RESTORE", key, "0", three.all[1].command("DUMP", key))
+        three.all[0].command("HSET", key, "uuid", other)
+        for asked in (uuid, other):
+            assert (found := read(store, NAME, asked).holder) is not None
+            assert found.uuid == asked
 
     def test_it_can_be_removed(self, left: tuple[ValkeyStore, str]) -> None:
         """With a record; then the next one gets it, though the third is still away."""
@@ -74,19 +75,6 @@ class TestUndecided:
         assert ask(store, Remove(removal(seen.holder), seen.holder.stamp_revisions)) == Done(0)
         assert read(store, NAME, uuid).removal is not None
         take(store)
-
-    def test_of_two_who_may_have_it_who_is_asked_for_is_told(
-        self, three: Servers, left: tuple[ValkeyStore, str]
-    ) -> None:
-        """So that each of them can be looked at, and be removed."""
-        store, uuid = left
-        key, other = KeyNames(three.root).lock(NAME), "another-uuid"
-        three.all[0].command("RESTORE", key, "0", three.all[1].command("DUMP", key))
-        three.all[0].command("HSET", key, "uuid", other)
-        for asked in (uuid, other):
-            seen = read(store, NAME, asked)
-            assert seen.holder is not None
-            assert seen.holder.uuid == asked
 
 
 class TestLeftover:
@@ -189,15 +177,18 @@ def test_a_flood_of_hints_is_borne(three: Servers, store: ValkeyStore) -> None:
     """Who waits is told that there are some, and not once for each."""
     events: list[WatchEvent] = []
     listening = store.watch(WatchTarget(NAME), 0, events.append)
-    assert isinstance(listening, Waiter)
     channel = store.keys.channel(NAME)
     wait_until(lambda: three.all[0].command("PUBSUB", "NUMSUB", channel)[1] == 1, what="its ear")
     publish = "redis.call('PUBLISH', KEYS[1], {})"
-    script = f"for i = 1, 20000 do {publish.format('i')} end {publish.format('ARGV[1]')}"
-    three.all[0].command("EVAL", script, "1", channel, "last")
-    waiters = store._pubsub.waiters(NAME)  # type: ignore[attr-defined]
-    assert waiters is not None
-    wait_until(lambda: waiters.last_hint == b"last", what="the last of them")
+    script = f"for i = 1, 20000 do {publish.format('i')} end"
+    three.all[0].command("EVAL", script, "1", channel)
+
+    def is_heard() -> bool:
+        """Tell whether it has read all that the server has to tell it."""
+        clients = three.all[0].command("CLIENT LIST", "TYPE", "pubsub")
+        return all(client["omem"] == "0" for client in clients)
+
+    wait_until(is_heard, what="the end of the flood")
     assert len(events) < 1000
     listening.close()
 
@@ -211,15 +202,6 @@ class TestSlowDoor:
             slow.delay = 0.6
             yield slow
 
-    def test_locks_are_had_by_the_others(self, store: ValkeyStore) -> None:
-        """Who waited for it took the votes of all: their requests were sent when time was up."""
-        for number in range(20):
-            with ClusterMutex(f"lock-{number}", store=store) as mutex:
-                mutex.alive(force=True)
-        votes = list(store.votes().values())
-        assert votes[:2] == ["", ""]
-        assert votes[2]
-
     def test_many_at_once_do_not_queue_at_its_door(self, store: ValkeyStore) -> None:
         def take_one(number: int) -> None:
             with ClusterMutex(f"lock-{number}", store=store):
@@ -227,12 +209,6 @@ class TestSlowDoor:
 
         with ThreadPoolExecutor(60) as threads:
             list(threads.map(take_one, range(60)))
-
-    def test_it_has_a_vote_again_when_it_is_quick(self, store: ValkeyStore, slow: Relay) -> None:
-        take(store)
-        wait_until(lambda: [*store.votes().values()][2], what="its trouble")
-        slow.delay = 0.0
-        wait_until(lambda: not any(store.votes().values()), what="its vote")
 
 
 def test_a_loss_in_the_first_second_is_told_as_any_other(three: Servers) -> None:
@@ -250,4 +226,4 @@ def test_a_loss_in_the_first_second_is_told_as_any_other(three: Servers) -> None
         return time.monotonic() - began
 
     with three.store() as store:
-        assert min(told_after(store) for _ in range(3)) < POLL_INTERVAL_S + 0.7
+        assert any(told_after(store) < POLL_INTERVAL_S + 0.7 for _ in range(3))

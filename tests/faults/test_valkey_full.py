@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,11 +14,11 @@ from lockclient.errors import StoreFull
 from lockclient.model.clocks import Stamps
 from lockclient.stores.outcomes import Done
 from lockclient.stores.requests import Push, Reclaim, Withdraw
-from lockclient.stores.valkey.take import TakeExecutor
 from tests.contract.asking import holder
 from tests.integration.test_valkey_rights import SECRETS, USERS, set_up
 from tests.support.locks import ask, has, held, left_nothing, read, remove, soon, take, unlock
 from tests.support.processes import wait_until
+from tests.support.relay import Relay
 from tests.support.terminal import called
 from tests.support.unlocker_process import ready, unlocker, unready, when_ready
 from tests.support.valkey_servers import (
@@ -104,28 +104,27 @@ def test_a_take_over_is_refused_and_changes_nothing(tmp_path: Path, binary: str)
         assert has(store, "a") == again.uuid
 
 
-def test_a_lock_that_is_never_auto_unlocked_is_kept(
-    tmp_path: Path, binary: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_that_is_never_auto_unlocked_is_kept(tmp_path: Path, binary: str) -> None:
     """Also if the memory is full between its two steps; what was not given leaves nothing."""
-    persist = TakeExecutor._persist
 
-    def fill_first(*args: Any) -> bool:
-        one.command("CONFIG", "SET", "maxmemory", "1")
-        return persist(*args)
+    def fill(said: bytes) -> bytes:
+        if b"$5\r\ntaken\r\n" in said:  # the answer to the first step
+            one.command("CONFIG", "SET", "maxmemory", "1")
+        return said
 
-    monkeypatch.setattr(TakeExecutor, "_persist", fill_first)
-    with running(tmp_path, 1, binary) as one, one.store() as store:
-        lock = ClusterMutex("a", store=store, auto_unlock_after=None)
-        with lock as taken:
-            taken.alive(force=True)
-            assert one.command("PTTL", store.keys.lock("a")) == [-1]
+    with running(tmp_path, 1, binary) as one, one.store(), Relay(one.all[0].endpoint) as way:
+        way.change = fill
+        with closing(opened(replace(one.place(), endpoints=(way.endpoint,)))) as store:
+            lock = ClusterMutex("a", store=store, auto_unlock_after=None)
+            with lock as taken:
+                taken.alive(force=True)
+                assert one.command("PTTL", store.keys.lock("a")) == [-1]
+                with pytest.raises(StoreFull):
+                    ClusterMutex("b", store=store, auto_unlock_after=None).acquire()
             with pytest.raises(StoreFull):
-                ClusterMutex("b", store=store, auto_unlock_after=None).acquire()
-        with pytest.raises(StoreFull):
-            lock.acquire()
-        left_nothing(store)
-        assert one.command("KEYS", f"{one.root}/[lw]*") == [[]]
+                lock.acquire()
+            left_nothing(store)
+            assert one.command("KEYS", f"{one.root}/[lw]*") == [[]]
 
 
 @pytest.mark.parametrize("number", [1, 3])

@@ -2,23 +2,156 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-import time
+import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from lockclient.model.clocks import Deadline
+from lockclient import StoreError, StoreUnavailable
 from lockclient.stores.requests import Take
+from lockclient.stores.valkey.location import ValkeyLocation
 from tests.contract.asking import NAME, NEVER, holder
-from tests.faults.test_valkey_failback import QUICK, follow, promote, votes
 from tests.support.clock_shim import Clock, compile_library
-from tests.support.locks import has, take
-from tests.support.processes import wait_until
-from tests.support.valkey_servers import Server, Servers, ValkeyStore, opened, running
+from tests.support.locks import ask, has, take, unlock
+from tests.support.processes import needed, wait_until
+from tests.support.relay import Relay
+from tests.support.valkey_servers import (
+    Server,
+    Servers,
+    ValkeyStore,
+    opened,
+    redis_binary,
+    running,
+)
+
+QUICK = ("--repl-diskless-sync-delay", "0")
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Servers]:
+    """Two servers, of which one is to have locks and the other one is beside it."""
+    with running(tmp_path, 2, redis_binary(), options=QUICK) as servers:
+        yield servers
+
+
+@pytest.fixture
+def store(servers: Servers) -> Iterator[ValkeyStore]:
+    alone = Servers(servers.all[:1])
+    with alone.store() as store:
+        yield store
+
+
+def follow(replica: Server, primary: Server) -> None:
+    replica.command("REPLICAOF", "127.0.0.1", str(primary.port))
+    wait_until(
+        lambda: replica.command("INFO", "replication")["master_link_status"] == "up",
+        what="the replica",
+    )
+
+
+def promote(server: Server) -> None:
+    server.command("REPLICAOF", "NO", "ONE")
+
+
+def votes(store: ValkeyStore) -> bool:
+    try:
+        ask(store, Take(holder()), 0.5)
+    except StoreUnavailable:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_server_that_fails_over_and_back_gives_no_lock_that_it_has_forgotten(
+    servers: Servers, store: ValkeyStore, connected: bool
+) -> None:
+    """Neither to who connects then, nor by a connection from before: its `run_id` stays the same,
+    and what says which process the data is of has come back from the other server, with the data.
+    """
+    server, other = servers.all
+    unlock(store, take(store)[0])
+    run_id = server.command("INFO", "server")["run_id"]
+    follow(other, server)
+    promote(other)
+    with closing(opened(store.location)) as another:
+        if connected:
+            unlock(another, take(another)[0])  # by a connection that stays
+        uuid, _ = take(store, holder(**NEVER))
+        follow(server, other)
+        promote(server)
+        assert server.command("INFO", "server")["run_id"] == run_id
+        assert server.command("EXISTS", store.keys.lock(NAME)) == 0
+        with pytest.raises(StoreUnavailable, match=r"votes in|new to this keyspace"):
+            ask(another, Take(holder()), 0.5)
+        assert not votes(store)
+        assert any("may have forgotten" in why for why in another.votes().values()), uuid
+
+
+def test_what_was_its_past_is_noted_so_that_it_waits_once(
+    servers: Servers, store: ValkeyStore
+) -> None:
+    """And each time that it has another one."""
+    server, other = servers.all
+    take(store, holder(**NEVER))
+    for _ in range(2):
+        follow(server, other)
+        promote(server)
+        wait_until(lambda: not votes(store), what="the wait")
+        store.vouch()
+        store.vouch_kept()
+        wait_until(lambda: votes(store), what="its vote")
+        with closing(opened(store.location)) as another:
+            assert has(another) is not None
+            (voter,) = another.voters()
+            assert (voter.kept, voter.waits) == (True, 0)
+
+
+def test_a_replica_has_no_vote_and_who_asks_goes_on_asking(
+    servers: Servers, store: ValkeyStore
+) -> None:
+    """As it may be promoted: that is no error that is final."""
+    server, other = servers.all
+    uuid, _ = take(store)
+    follow(server, other)
+    for _ in range(2):  # by the connection from before, and by a new one
+        with pytest.raises(StoreUnavailable, match=r"replica|new to this keyspace"):
+            ask(store, Take(holder()), 0.5)
+    promote(server)
+    assert not votes(store), uuid
+
+
+def test_a_backup_and_a_first_replica_cost_no_vote(
+    servers: Servers, store: ValkeyStore, tmp_path: Path
+) -> None:
+    """Though each of them changes the server's `master_replid`."""
+    server, other = servers.all
+    uuid, _ = take(store)
+    before = server.command("INFO", "replication")["master_replid"]
+    cli = needed("redis-cli")
+    backup = [cli, "-p", str(server.port), "--rdb", str(tmp_path / "backup.rdb")]
+    subprocess.run(backup, check=True, capture_output=True, timeout=60)
+    assert server.command("INFO", "replication")["master_replid"] != before
+    follow(other, server)
+    assert has(store) == uuid
+    with closing(opened(store.location)) as another:
+        assert has(another) == uuid
+        assert not any(another.votes().values())
+
+
+def test_a_server_that_does_not_tell_its_process_gives_no_lock(servers: Servers) -> None:
+    """Else nobody would notice that it was restarted."""
+    with Relay(servers.all[0].endpoint) as relay:
+        relay.change = lambda said: re.sub(rb"run_id:", rb"run_xx:", said)
+        location = ValkeyLocation((relay.endpoint,), servers.root)
+        with (
+            closing(opened(location)) as store,
+            pytest.raises(StoreError, match="its INFO has no run_id"),
+        ):
+            ask(store, Take(holder()), 5)
 
 
 @pytest.fixture
@@ -143,72 +276,10 @@ def test_a_past_that_is_told_no_more(tmp_path: Path, asked: bool) -> None:
                 assert votes(another) != asked
 
 
-def link_status(replica: Server) -> str:
-    return str(replica.command("INFO")["master_link_status"])
-
-
-class Hold(NamedTuple):
-    """When somebody got a lock, and until when it counts on it, by the monotonic clock."""
-
-    got: float
-    end: float
-    uuid: str
-
-
-class TestTwoHolders:
-    """What keeps them apart where Redlock alone would not."""
-
-    def test_not_where_an_unlocker_ends_them(self, tmp_path: Path) -> None:
-        """There no lock expires for a day after its time, and an hour does not matter."""
-        clock = Clock(compile_library(tmp_path))
-        server = Server(tmp_path / "server", env=clock.env)
-        try:
-            one = Servers([server.start()])
-            with one.store() as store:
-                first = self.taken(store)
-                clock.move(3600.0)
-                assert has(store) == first.uuid
-        finally:
-            server.stop()
-
-    def test_a_replica_that_is_promoted_gives_a_lock_twice_unless_that_is_noticed(
-        self, tmp_path: Path
-    ) -> None:
-        """It never had the lock. Asked by a new connection it says who it is, and does not vote."""
-        primary = Server(tmp_path / "primary").start()
-        replica = Server(tmp_path / "replica").start()
-        try:
-            servers = Servers([primary])
-            with servers.store(longest=60.0) as store:
-                replica.command("REPLICAOF", "127.0.0.1", str(primary.port))
-                wait_until(lambda: link_status(replica) == "up", what="the replica")
-                replica.freeze()
-                primary.command("CLIENT", "KILL", "TYPE", "replica")  # else its data is on the way
-                first = self.taken(store, lasts=50.0)
-                primary.kill()
-                replica.thaw()
-                wait_until(lambda: link_status(replica) == "down", what="the primary's end")
-                replica.command("REPLICAOF", "NO", "ONE")
-                assert replica.command("EXISTS", store.keys.lock(NAME)) == 0
-            behind_it = Servers([replica])
-            behind_it.root = servers.root
-            with behind_it.store(vouched=False, longest=60.0) as store:
-                with pytest.raises(ConnectionError, match="votes in"):
-                    store.ask(
-                        Take(holder(auto_unlock_after=10.0, expected_runtime=5.0)),
-                        Deadline.after(1.0),
-                    )
-                store.vouch()  # as by a proxy, or a person, that says it is all the same
-                second = self.taken(store, lasts=50.0)
-            assert first.end > second.got
-        finally:
-            primary.stop()
-            replica.stop()
-
-    @staticmethod
-    def taken(store: ValkeyStore, lasts: float = 600.0) -> Hold:
-        """Take the lock; return when, and until when it is its taker's."""
-        mine = holder(auto_unlock_after=lasts, expected_runtime=lasts / 2)
-        at = time.monotonic()
-        uuid, _ = take(store, mine)
-        return Hold(at, at + lasts, uuid)
+def test_a_clock_that_jumps_ends_no_lock(clocked: tuple[Servers, Clock]) -> None:
+    """None expires for a day after its time, and an hour does not matter."""
+    servers, clock = clocked
+    with servers.store() as store:
+        uuid, _ = take(store, holder(auto_unlock_after=600.0))
+        clock.move(3600.0)
+        assert has(store) == uuid
