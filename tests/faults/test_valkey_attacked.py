@@ -411,7 +411,6 @@ class TestRegrants:
             before = scripts_run(last)
             if expires:
                 wait_until(lambda: has(other) is None, what="its end")
-                unlock(other, take(other)[0])
             elif meanwhile == "removed":
                 remove(other, held(other))
                 mark = KeyNames(five.root).tombstone(NAME, uuid)
@@ -427,6 +426,8 @@ class TestRegrants:
             if meanwhile == "another's":
                 assert last.command("HGET", key, "uuid") == [b"another"] * 2
                 assert has(store) == uuid
+            elif expires:
+                assert last.command("EXISTS", key) == [0] * 2
             else:
                 wait_until(lambda: self.stands(five) == [0] * 5, what="the end of all of it")
 
