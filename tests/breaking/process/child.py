@@ -81,16 +81,6 @@ class Case:
         )
 
 
-def _explained(error: BaseException) -> bool:
-    if isinstance(error, OSError):
-        return error.errno in (errno.EMFILE, errno.ENFILE)
-    if isinstance(error, RuntimeError):
-        return any(word in str(error) for word in ("start new thread", "shutdown", "loop"))
-    # What others make of a signal's exception that came while they were at it.
-    *_, last = traceback.extract_tb(error.__traceback__)
-    return isinstance(error.__context__, Interrupted) and "lockclient" not in last.filename
-
-
 def _use(case: Case, held: Any) -> None:
     case.note("enter", held)
     for _ in range(case.choose.randrange(4)):

@@ -19,31 +19,32 @@ from tests.support.processes import wait_until
 BUSY = Fault("", 429)
 
 
-@pytest.mark.parametrize("timeout", [-1, PATIENCE])
-def test_who_waits_outlasts_it(
-    server: BucketServer, store: ServiceStore, monkeypatch: pytest.MonkeyPatch, timeout: float
-) -> None:
-    """Also beyond the time after which a bucket that does not answer is an error."""
-    monkeypatch.setattr("lockclient.stores.protocol.STORE_TIMEOUT_S", 1.0)
-    monkeypatch.setattr("lockclient.acquisition.attempt.ONE_ANSWER_S", 1.0)
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
+    """Seconds after which a bucket that does not answer is an error."""
+    monkeypatch.setattr("lockclient.stores.protocol.STORE_TIMEOUT_S", 0.5)
+    return 0.5
+
+
+def test_who_waits_outlasts_it(server: BucketServer, store: ServiceStore, impatient: float) -> None:
     first: list[float] = []
 
     def refuse(_: Asked) -> Fault | None:
         first.append(monotonic())
-        return BUSY if monotonic() < first[0] + 1.5 else None
+        return BUSY if monotonic() < first[0] + 2 * impatient else None
 
     server.trouble = refuse
-    assert ClusterMutex(NAME, store=store).acquire(timeout=timeout)
+    assert ClusterMutex(NAME, store=store).acquire()
     assert server.counted("POST") > 1
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_holder_keeps_its_lock_and_lets_go_of_it_afterwards(
-    server: BucketServer, store: ServiceStore, monkeypatch: pytest.MonkeyPatch
+    server: BucketServer, store: ServiceStore
 ) -> None:
     """It is told that neither push nor release was done; the release goes on by itself."""
     held = ClusterMutex(NAME, store=store, expected_runtime=600, auto_unlock_after=6000)
     held.acquire()
-    monkeypatch.setattr("lockclient.stores.protocol.STORE_TIMEOUT_S", 0.3)
     server.trouble = lambda _: BUSY
     with pytest.raises(StoreUnavailable):
         held.alive(force=True)
@@ -58,11 +59,8 @@ def test_it_is_told_for_what_it_is(
     server: BucketServer,
     store: ServiceStore,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Who is answered, though by a refusal, does not hear that there was no answer."""
-    for each in ("FIRST_TRY_TIMEOUT_S", "MAX_TRY_TIMEOUT_S"):
-        monkeypatch.setattr(f"lockclient.stores.gcs.wire.http_client.{each}", PATIENCE)
     uuid, token = take(store)
     push = Push(NAME, uuid, Stamps(250.0, 350.0), token)
     sending, asked = RequestState(push), server.counted("PATCH")

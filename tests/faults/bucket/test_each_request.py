@@ -18,6 +18,7 @@ from lockclient.stores.service_protocol import ServiceStore
 from lockclient.testing import MemoryStore
 from tests.contract.asking import NAME, holder, removal
 from tests.support.bucket.server import DROP, LATE, LOSE, REPEAT, TWICE, Asked, BucketServer, Fault
+from tests.support.bucket_store import OBJECT
 from tests.support.locks import ask, has, read, take
 
 FAULTS = (LOSE, DROP, LATE, TWICE, REPEAT, 503, 409, 429)
@@ -97,6 +98,25 @@ def test_it_is_done_once_and_known(
             assert isinstance(lost, NotHolder)
             assert lost.removal == kept
         ask(other, Withdraw(NAME, has(other) or ""))  # the next one finds the lock free
+
+
+@pytest.mark.parametrize("fault", [LATE, TWICE])
+def test_who_was_taken_over_changes_nothing(
+    server: BucketServer, store: ServiceStore, other: ServiceStore, fault: str
+) -> None:
+    """Its successor's object has the metageneration that its own had: 1, as each new one."""
+    uuid, token = take(store)
+    server.fault("PATCH", fault)
+    ask(store, Push(NAME, uuid, Stamps(250.0, 350.0), token))
+    server.fault("DELETE", fault)
+    ask(store, Unlock(NAME, uuid))
+    successor, _ = take(other)
+    before = server.bucket.get(OBJECT)
+    assert before[0]["metageneration"] == "1"
+    assert set(server.deliver()) <= {404, 412}
+    assert isinstance(ask(store, Unlock(NAME, uuid)), NotHolder)
+    assert server.bucket.get(OBJECT) == before
+    assert has(other) == successor
 
 
 @pytest.mark.parametrize("between", ["push", "unlock", "remove", "reclaim"])

@@ -18,7 +18,7 @@ from lockclient.model.removal import AUTO_UNLOCK
 from lockclient.stores.outcomes import Done, NotHolder, Position, Refused, Taken
 from lockclient.stores.requests import GetPosition, Push, Take, Unlock
 from lockclient.stores.service_protocol import ServiceStore
-from tests.contract.asking import NAME, holder
+from tests.contract.asking import NAME, NEVER, holder
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import DROP, LOSE, REPEAT, BucketServer
 from tests.support.bucket_store import OBJECT, store_of
@@ -99,13 +99,38 @@ class TestWhatGoes:
         assert isinstance(ask(store, Unlock(NAME, uuid)), NotHolder)
         take(taker)
 
-    def test_a_try_that_does_not_wait_counts_and_gets_it(
-        self, store: ServiceStore, taker: ServiceStore, clock: Clock
+    @pytest.mark.parametrize(
+        ("facts", "written"),
+        [
+            ({}, {"alert_at": "5000"}),  # moved by hand, one of the two
+            ({}, {"auto_unlock_at": None}),
+            ({}, {"hostname": None}),
+            ({}, {"alert_at": "soon"}),
+            ({"needs": ("a-slot",)}, {}),
+            ({"needs": ("a-slot",)}, {"about": None}),  # only the lock itself says so, no list
+            (NEVER, {}),
+        ],
+    )
+    def test_what_is_undecided_broken_or_without_a_limit_stays(
+        self,
+        server: BucketServer,
+        store: ServiceStore,
+        taker: ServiceStore,
+        clock: Clock,
+        facts: dict[str, Any],
+        written: dict[str, str | None],
     ) -> None:
-        take(store)
-        assert isinstance(ask(taker, Take(holder())), Refused)
-        clock.ahead = D + 10
-        assert isinstance(ask(taker, Take(holder())), Taken)
+        mine = holder(**facts)
+        uuid, _ = take(store, mine)
+        if "about" in written:
+            written = {"about": replace(mine, needs=None).subkeys()["about"]}
+        if written:
+            rewrite(server, **written)
+        look(taker)
+        clock.ahead = 10 * D
+        assert look(taker) == uuid
+        if facts is NEVER:
+            assert server.counted("GET", "locks-unlockers") == 0
 
     def test_each_push_counts_anew(
         self, store: ServiceStore, taker: ServiceStore, clock: Clock
@@ -138,57 +163,6 @@ class TestWhatGoes:
                 False, None, uuid, ask_revision(taker)
             )
 
-    @pytest.mark.parametrize(
-        "what",
-        [
-            {"alert_at": "5000"},  # moved by hand, one of the two
-            {"auto_unlock_at": None},
-            {"hostname": None},
-            {"alert_at": "soon"},
-        ],
-    )
-    def test_what_is_undecided_or_broken_stays(
-        self,
-        server: BucketServer,
-        store: ServiceStore,
-        taker: ServiceStore,
-        clock: Clock,
-        what: dict[str, str | None],
-    ) -> None:
-        uuid, _ = take(store)
-        rewrite(server, **what)
-        look(taker)
-        clock.ahead = 10 * D
-        assert look(taker) == uuid
-
-    @pytest.mark.parametrize("in_list", [True, False])
-    def test_what_needs_something_unknown_stays(
-        self,
-        server: BucketServer,
-        store: ServiceStore,
-        taker: ServiceStore,
-        clock: Clock,
-        in_list: bool,
-    ) -> None:
-        """Even if only the lock itself says so, and not what lists show of it."""
-        mine = holder(needs=("a-slot",))
-        uuid, _ = take(store, mine)
-        if not in_list:
-            rewrite(server, about=replace(mine, needs=None).subkeys()["about"])
-        look(taker)
-        clock.ahead = 10 * D
-        assert look(taker) == uuid
-
-    def test_what_has_no_limit_stays_and_asks_nothing_besides(
-        self, server: BucketServer, store: ServiceStore, taker: ServiceStore, clock: Clock
-    ) -> None:
-        uuid, _ = take(store, holder(auto_unlock_at=None, auto_unlock_after=None))
-        look(taker)
-        clock.ahead = 10 * D
-        assert look(taker) == uuid
-        assert server.counted("GET", "locks-unlockers") == 0
-        assert server.counted() == 3
-
 
 def ask_revision(store: ServiceStore) -> int:
     position = ask(store, GetPosition(NAME, "", 0))
@@ -212,32 +186,21 @@ class TestUnlockers:
         clock.ahead = 10 * D
         assert look(taker) == uuid
 
-    @pytest.mark.parametrize("how", ["withdrawn", "killed"])
+    @pytest.mark.parametrize("how", ["withdrawn", "killed", "not seen"])
     def test_from_its_last_sign_of_life_on_it_is_counted_anew(
         self, server: BucketServer, store: ServiceStore, taker: ServiceStore, clock: Clock, how: str
     ) -> None:
+        """Also if it came and died between two looks."""
         uuid, _ = take(store)
         assert look(taker) == uuid
         clock.ahead = server.ahead = D - 20
         self.announce(store)
-        assert look(taker) == uuid
+        assert how == "not seen" or look(taker) == uuid
         if how == "withdrawn":
             store.withdraw_announcement("unlocker-1", Deadline.after(60))
         clock.ahead = server.ahead = D + 20
         assert look(taker) == uuid
         clock.ahead = server.ahead = 2 * D
-        assert look(taker) is None
-
-    def test_one_that_came_and_died_between_two_looks_has_given_a_sign(
-        self, server: BucketServer, store: ServiceStore, taker: ServiceStore, clock: Clock
-    ) -> None:
-        uuid, _ = take(store)
-        assert look(taker) == uuid
-        server.ahead = D / 2
-        self.announce(store)
-        clock.ahead = server.ahead = D + 20
-        assert look(taker) == uuid
-        clock.ahead = server.ahead = 1.5 * D + 20
         assert look(taker) is None
 
     def test_one_that_can_not_be_looked_for_may_be_there(

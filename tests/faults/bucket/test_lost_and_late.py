@@ -13,7 +13,7 @@ import pytest
 from lockclient import AsyncClusterMutex, StoreUnavailable
 from lockclient.model.clocks import Deadline, Stamps
 from lockclient.stores.gcs.keys import LATE_REQUEST_S
-from lockclient.stores.outcomes import Conflict, Done, NotHolder, Taken
+from lockclient.stores.outcomes import Conflict, Done, Taken
 from lockclient.stores.requests import (
     Push,
     Reclaim,
@@ -25,7 +25,7 @@ from lockclient.stores.requests import (
 )
 from lockclient.stores.service_protocol import ServiceStore
 from tests.contract.asking import NAME, holder, removal
-from tests.support.bucket.server import DROP, HANG, LOSE, TWICE, Asked, BucketServer, Fault
+from tests.support.bucket.server import DROP, HANG, LOSE, Asked, BucketServer, Fault
 from tests.support.bucket.server import LATE as COMES_LATE
 from tests.support.bucket_store import OBJECT
 from tests.support.locks import PATIENCE, ask, has, held, left_nothing, take, unlock
@@ -48,13 +48,6 @@ class TestLateCreates:
         assert caught.value.unknown
         assert sending.may_come_late()
         return mine.uuid or ""
-
-    def test_after_giving_up(self, server: BucketServer, store: ServiceStore) -> None:
-        """The trace stands in its way; without one it would have taken the lock."""
-        uuid = self.given_up(server, store)
-        ask(store, Withdraw(NAME, uuid, tombstone=True))
-        assert server.deliver() == [412]
-        assert has(store) is None
 
     def test_after_others_had_it_in_between(
         self, server: BucketServer, store: ServiceStore, other: ServiceStore
@@ -185,44 +178,6 @@ class TestLateCreates:
         left_nothing(store)
         assert seconds == 1.0 or (server.bucket.names(), server.counted("DELETE")) == ([], 1)
         take(store)
-
-
-class TestTheHole:
-    """The published algorithm goes by metagenerations, which begin at 1 again with each object."""
-
-    def test_who_was_taken_over_changes_nothing(
-        self, server: BucketServer, store: ServiceStore, other: ServiceStore
-    ) -> None:
-        """However its requests are repeated: its successor's lock has the same metageneration."""
-        mine, (uuid, token) = holder(), take(store)
-        ask(other, Remove(removal(replace(mine, uuid=uuid)), None))
-        successor, _ = take(other)
-        before, _ = server.bucket.get(OBJECT)
-        assert before["metageneration"] == "1"
-        for _ in range(3):
-            gone = ask(store, Push(NAME, uuid, Stamps(250.0, 350.0), token))
-            assert isinstance(gone, NotHolder)
-            assert gone.holder == successor
-            assert isinstance(ask(store, Unlock(NAME, uuid)), NotHolder)
-            ask(store, Withdraw(NAME, uuid))
-        after, _ = server.bucket.get(OBJECT)
-        assert after == before
-
-    @pytest.mark.parametrize("kind", [COMES_LATE, TWICE])
-    def test_nor_do_its_requests_that_arrive_late(
-        self, server: BucketServer, store: ServiceStore, other: ServiceStore, kind: str
-    ) -> None:
-        uuid, token = take(store)
-        server.fault("PATCH", kind)
-        ask(store, Push(NAME, uuid, Stamps(250.0, 350.0), token))
-        server.fault("DELETE", kind)
-        ask(store, Unlock(NAME, uuid))
-        successor, _ = take(other)
-        before, _ = server.bucket.get(OBJECT)
-        assert set(server.deliver()) <= {404, 412}
-        after, _ = server.bucket.get(OBJECT)
-        assert after == before
-        assert has(other) == successor
 
 
 @pytest.mark.parametrize("kind", [COMES_LATE, LOSE])

@@ -9,14 +9,13 @@ import pytest
 
 from lockclient import ClusterMutex, StoreUnavailable, open_store
 from lockclient.model.clocks import Stamps
-from lockclient.stores.outcomes import NotHolder, Refused, Taken
+from lockclient.stores.outcomes import NotHolder, Taken
 from lockclient.stores.requests import Push, Remove, Take, Unlock, Withdraw
 from lockclient.stores.service_protocol import ServiceStore
 from tests.contract.asking import NAME, holder, removal
-from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import DROP, BucketServer
 from tests.support.bucket_store import OBJECT, settings_of
-from tests.support.locks import PATIENCE, ask, at_once, has, removal_of, take
+from tests.support.locks import PATIENCE, ask, has, removal_of, take
 from tests.support.processes import wait_until
 
 
@@ -55,17 +54,6 @@ class TestRemovals:
 
 
 class TestContention:
-    def test_of_sixteen_that_take_it_one_has_it(self, server: BucketServer) -> None:
-        stores = [open_store(settings_of(server, "")) for _ in range(16)]
-        for _ in range(5):
-            asked = {f"{who}": (store, Take(holder())) for who, store in enumerate(stores)}
-            outcomes = at_once(asked).values()
-            assert sum(isinstance(outcome, Taken) for outcome in outcomes) == 1
-            assert sum(isinstance(outcome, Refused) for outcome in outcomes) == 15
-            server.bucket.delete(OBJECT, Conditions())
-        for store in stores:
-            store.close()
-
     def test_what_is_let_go_just_after_a_refusal_is_tried_again_at_once(
         self, server: BucketServer, store: ServiceStore, other: ServiceStore
     ) -> None:

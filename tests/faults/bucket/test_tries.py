@@ -127,10 +127,7 @@ def test_what_never_left_leaves_no_doubt(monkeypatch: pytest.MonkeyPatch, how: s
         "closes": b"",
         "no TLS behind it": b"HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 400 Bad Request\r\n\r\n",
     }[how]
-    monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
-    monkeypatch.setattr(
-        "lockclient.stores.gcs.wire.http_client._GOOGLE_URL", "https://a.bucket.test"
-    )
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "https://a.bucket.test")
     with tunnel_that_says(said) as (proxy, asked):
         monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy}")
         other = open_store(BUCKET, credentials=AnonymousCredentials())  # type: ignore[no-untyped-call]

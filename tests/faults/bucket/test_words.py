@@ -15,12 +15,6 @@ from tests.support.locks import ask, soon
 
 
 class TestCost:
-    def test_a_free_lock_is_two_requests(self, server: BucketServer, store: ServiceStore) -> None:
-        for _ in range(3):
-            with ClusterMutex("x", store=store):
-                pass
-        assert [asked.method for asked in server.asked] == ["POST", "DELETE"] * 3
-
     @pytest.mark.parametrize("status", [200, 204])
     def test_a_deletion_has_no_content(
         self, server: BucketServer, store: ServiceStore, status: int
