@@ -31,34 +31,26 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("part", "value"), BROKEN, ids=[f"{a}-{b[:8]!r}" for a, b in BROKEN])
-def test_broken_data_under_a_lock_does_not_hurt(
+def test_broken_data_before_and_under_a_lock_does_not_hurt(
     store: ServiceStore, root: str, etcdctl: Etcdctl, part: str, value: bytes
 ) -> None:
-    """While it is held: the holder pushes and lets go; all of the range goes with it."""
-    prefix = f"{root}/locks/x/"
-    with ClusterMutex("x", store=store, identity="worker-7") as held:
-        if part != "uuid":
-            put(etcdctl, prefix + part, value)
-        held.alive(force=True)
-        holder_of(store, "x").describe()
-        assert not ClusterMutex("x", store=store, identity="worker-8").acquire(blocking=False)
-    assert etcdctl("get", "--prefix", prefix) == ""
+    """A range without `uuid` is free to take; one with any `uuid` is held by somebody.
 
-
-@pytest.mark.parametrize(("part", "value"), BROKEN, ids=[f"{a}-{b[:8]!r}" for a, b in BROKEN])
-def test_broken_data_before_a_lock_does_not_hurt(
-    store: ServiceStore, root: str, etcdctl: Etcdctl, part: str, value: bytes
-) -> None:
-    """A range without `uuid` is free to take; one with any `uuid` is held by somebody."""
+    The holder pushes and releases, and all of the range goes with the lock.
+    """
     prefix = f"{root}/locks/x/"
     put(etcdctl, prefix + part, value)
     mutex = ClusterMutex("x", store=store, timeout=0.3, identity="worker-7")
     if part == "uuid":
         assert not mutex.acquire()
         etcdctl("del", "--prefix", prefix)
-    with mutex:
-        mutex.alive(force=True)
-        mutex.check_health()
+    with mutex as held:
+        if part != "uuid":
+            put(etcdctl, prefix + part, value)
+        held.alive(force=True)
+        held.check_health()
+        holder_of(store, "x").describe()
+        assert not ClusterMutex("x", store=store, identity="worker-8").acquire(blocking=False)
     assert etcdctl("get", "--prefix", prefix) == ""
 
 

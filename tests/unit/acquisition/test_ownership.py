@@ -88,6 +88,7 @@ class Acquired:
     by_hand: bool = False
     """Whether the block's end is told the object only."""
     lost: bool = False
+    released: bool = False
     over: bool = False
     """Released, or its owner has gone on to another one."""
 
@@ -200,7 +201,7 @@ class Owners(RuleBasedStateMachine):
     def release_by_held(self, owner: int, data: st.DataObject) -> None:
         """By anybody, whatever has become of it."""
         acquired = data.draw(st.sampled_from(self.all))
-        if acquired.held._holding.ended and not acquired.lost:
+        if acquired.released and not acquired.lost:
             with pytest.raises(LockNotHeld):
                 self.owners[owner].do(acquired.held.release)
             return
@@ -224,7 +225,7 @@ class Owners(RuleBasedStateMachine):
                 return
         leave, acquired.leave = acquired.leave, None
         assert leave is not None
-        if ends is None or (ends.over and ends.held._holding.ended):
+        if ends is None or ends.released:
             before = self.current()
             self.owners[owner].do(leave)
             assert self.current() is before
@@ -244,7 +245,7 @@ class Owners(RuleBasedStateMachine):
             assert acquired is not None
             assert not acquired.lost
         if acquired is not None:
-            acquired.over = True
+            acquired.over = acquired.released = True
         assert self.current() is (None if before is acquired else before)
 
 

@@ -75,13 +75,70 @@ def held(**how: object) -> Acquisition:
     return acquisition
 
 
-def steps(acquisition: Acquisition, *outcomes: Outcome) -> Step:
-    """The last step after these outcomes."""
+News = Outcome | WatchEvent | None
+
+
+def steps(acquisition: Acquisition, *news: News) -> Step:
+    """The last step after these outcomes, events, and silences of a minute (None)."""
     step: Step | None = None
-    for outcome in outcomes:
-        step = acquisition.answered(outcome, at(0.1))
+    for each in news:
+        if each is None or isinstance(each, WatchEvent):
+            step = acquisition.woken(each, at(60))
+        else:
+            step = acquisition.answered(each, at(0.1))
     assert step is not None
     return step
+
+
+HEAD, BEHIND = Queued(8, None, "other", 9), Queued(8, "ahead", "other", 9)
+LOOK = GetPosition("x", "me", 8)
+UNSURE = Position(True, None, "other", 9, ambiguous=True)
+STANDS = Position(True, "ahead", "other", 20)
+
+
+def on_holder(revision: int) -> Wait:
+    return Wait(WatchTarget("x"), revision, from_now=True)
+
+
+def on_ahead(revision: int, *, from_now: bool = False) -> Wait:
+    return Wait(WatchTarget("x", "ahead"), revision, from_now)
+
+
+def behind(waiters: int | None) -> Queued:
+    return Queued(8, "ahead", "other", 9, waiters=waiters)
+
+
+NEXT: dict[str, tuple[list[News], Step | type]] = {
+    "the head watches the holder": ([HEAD], on_holder(10)),
+    "another one the ticket ahead": ([BEHIND], on_ahead(10)),
+    "from now in a short queue": ([behind(2)], on_ahead(10, from_now=True)),
+    "from now in the longest short one": ([behind(32)], on_ahead(10, from_now=True)),
+    "from the answer in a long one": ([behind(33)], on_ahead(10)),
+    "the length counts when it joins": (
+        [behind(32), None, STANDS],
+        on_ahead(21, from_now=True),
+    ),
+    "the holder went: the head claims": ([HEAD, WatchEvent(12)], Claim),
+    "the ticket ahead went: it looks": (
+        [BEHIND, WatchEvent(12)],
+        GetPosition("x", "me", 8, "ahead", 12),
+    ),
+    "an heir took over": ([HEAD, WatchEvent(12, "heir")], on_holder(13)),
+    "it may have missed something": ([BEHIND, WatchEvent(0, gap=True)], LOOK),
+    "a minute of silence: a cheap look": ([BEHIND, None], GetPosition("x", "me", 8, "ahead")),
+    "the ticket ahead still stands": ([BEHIND, None, STANDS], on_ahead(21)),
+    "it does not: a whole look": ([BEHIND, None, STANDS, None, UNSURE], LOOK),
+    "queued twice, others behind": ([Queued(8, None, "o", 9, ambiguous=True)], LOOK),
+    "its place is found": (
+        [Queued(8, None, "o", 9, ambiguous=True), UNSURE, Position(True, "ahead", "o", 9)],
+        on_ahead(10),
+    ),
+    "a client that knows no queue barged in": (
+        [Queued(8, None, None, 8), Refused("barger", 11, ticket=True)],
+        on_holder(12),
+    ),
+}
+"""What a waiter hears after its first request was refused, and its next step."""
 
 
 class TestGettingIt:
@@ -118,81 +175,17 @@ class TestGettingIt:
         )
         assert isinstance(acquisition.begin(START), TakeOrQueue)
 
-    def test_the_head_watches_the_holder_and_the_others_the_one_ahead(self) -> None:
-        """From the revision after the answer on, so that nothing is missed."""
-        first = begun()
-        steps(first, Refused("other", 7))
-        assert steps(first, Queued(8, None, "other", 9)) == Wait(
-            WatchTarget("x"), 10, from_now=True
-        )
-        second = begun()
-        steps(second, Refused("other", 7))
-        assert steps(second, Queued(8, "ahead", "other", 9)) == Wait(WatchTarget("x", "ahead"), 10)
-
-    @pytest.mark.parametrize(
-        ("waiters", "from_now"), [(2, True), (32, True), (33, False), (None, False)]
-    )
-    def test_a_watch_behind_the_head_begins_now_in_a_short_queue(
-        self, waiters: int | None, from_now: bool
-    ) -> None:
-        """The length counts when the waiter joins; the later looks keep it."""
-        waiter = begun()
-        steps(waiter, Refused("other", 7))
-        wait = steps(waiter, Queued(8, "ahead", "other", 9, waiters=waiters))
-        assert wait == Wait(WatchTarget("x", "ahead"), 10, from_now)
-        waiter.woken(None, at(5))
-        wait = steps(waiter, Position(True, "ahead", "other", 20))
-        assert wait == Wait(WatchTarget("x", "ahead"), 21, from_now)
+    @pytest.mark.parametrize(("news", "step"), NEXT.values(), ids=NEXT)
+    def test_what_a_waiter_does_next(self, news: list[News], step: Step | type) -> None:
+        """A watch begins after the answer, so that nothing is missed."""
+        found = steps(begun(), Refused("other", 7), *news)
+        assert type(found) is step or found == step
 
     def test_the_head_of_a_free_lock_claims_with_its_place(self) -> None:
         """Nobody ahead and nobody inside: the ticket's own revision is what claims."""
         step = steps(begun(), Refused(None, 7), Queued(8, None, None, 8))
         assert isinstance(step, Claim)
         assert step.ticket_revision == 8
-
-    def test_a_wake_up_claims_or_steps_up(self) -> None:
-        """The head claims when the holder went; behind, the one ahead decides what it means."""
-        head = begun()
-        steps(head, Refused("other", 7), Queued(8, None, "other", 9))
-        assert isinstance(head.woken(WatchEvent(12), at(5)), Claim)
-        behind = begun()
-        steps(behind, Refused("other", 7), Queued(8, "ahead", "other", 9))
-        assert behind.woken(WatchEvent(12), at(5)) == GetPosition("x", "me", 8, "ahead", 12)
-
-    def test_a_holder_that_was_replaced_is_still_in_the_way(self) -> None:
-        """A heir took over: the head watches on from there."""
-        head = begun()
-        steps(head, Refused("other", 7), Queued(8, None, "other", 9))
-        assert head.woken(WatchEvent(12, "heir"), at(5)) == Wait(
-            WatchTarget("x"), 13, from_now=True
-        )
-
-    def test_who_may_have_missed_something_looks(self) -> None:
-        """When the watch says so, the whole place is looked up."""
-        acquisition = begun()
-        steps(acquisition, Refused("other", 7), Queued(8, "ahead", "other", 9))
-        assert acquisition.woken(WatchEvent(0, gap=True), at(60)) == GetPosition("x", "me", 8)
-
-    def test_who_has_heard_nothing_for_a_minute_looks_cheaply(self) -> None:
-        """Most likely the ticket ahead still stands; if not, the whole place is looked up."""
-        acquisition = begun()
-        steps(acquisition, Refused("other", 7), Queued(8, "ahead", "other", 9))
-        assert acquisition.woken(None, at(60)) == GetPosition("x", "me", 8, "ahead")
-        wait = steps(acquisition, Position(True, "ahead", "other", 20))
-        assert wait == Wait(WatchTarget("x", "ahead"), 21)
-        acquisition.woken(None, at(120))
-        gone = Position(True, None, "other", 30, ambiguous=True)
-        assert steps(acquisition, gone) == GetPosition("x", "me", 8)
-
-    def test_a_place_that_can_t_be_told_is_looked_up(self) -> None:
-        """Queued twice with others behind, or a predecessor that did not get the lock."""
-        acquisition = begun()
-        look = steps(acquisition, Refused("o", 7), Queued(8, None, "o", 9, ambiguous=True))
-        assert look == GetPosition("x", "me", 8)
-        assert steps(acquisition, Position(True, None, "o", 9, ambiguous=True)) == look
-        assert steps(acquisition, Position(True, "ahead", "o", 9)) == Wait(
-            WatchTarget("x", "ahead"), 10
-        )
 
     def test_whose_ticket_is_gone_queues_again(self, caplog: pytest.LogCaptureFixture) -> None:
         """Found in a look or in the claim, said in the log; the time of coming stays."""
@@ -208,14 +201,6 @@ class TestGettingIt:
         again = acquisition.answered(Refused(None, 21, ticket=False), at(31))
         assert isinstance(again, TakeOrQueue)
         assert "Lost the place in the queue for 'x'" in caplog.text
-
-    def test_a_head_that_was_overtaken_waits_on(self) -> None:
-        """A client that does not know the line barged in: its uuid is watched now."""
-        acquisition = begun()
-        steps(acquisition, Refused(None, 7), Queued(8, None, None, 8))
-        assert steps(acquisition, Refused("barger", 11, ticket=True)) == Wait(
-            WatchTarget("x"), 12, from_now=True
-        )
 
 
 class TestLostAnswers:
