@@ -51,11 +51,6 @@ def test_any_other_text_has_no_frames_and_stays(text: str) -> None:
     assert read.text == text
 
 
-def test_a_cut_backtrace_keeps_its_frames() -> None:
-    read = read_backtrace("  [outer frames left out]\n" + STACK)
-    assert len(read.own) == 2
-
-
 @given(st.text(alphabet='  File",linein<>/0123\n', max_size=200))
 def test_no_text_is_too_odd_to_be_read(text: str) -> None:
     read = read_backtrace(text)

@@ -174,12 +174,6 @@ def test_each_kind_of_cell_is_written_everywhere(board: Board) -> None:
         assert kind.name in ls._LAYOUTS
 
 
-def test_every_cell_is_a_column_s() -> None:
-    (cells,) = ls.cells([Listed(WHOLE, "ok", 3, waits_since=NOW - 903)], NOW)
-    assert len(cells) == len(COLUMNS)
-    assert cells[2] == "3 · 15 min"
-
-
 # ---------------------------------------------------------------- what is undecided
 
 ODD = {
@@ -224,45 +218,11 @@ def test_what_is_undecided_is_told_and_promises_no_auto_unlock(
     assert "auto-unlock       undecided, 20" in told
 
 
-def test_what_is_undecided_is_past_its_alert_and_never_overdue(board: Board) -> None:
-    board.store.take("odd", held_for=2000, needs=["two-keys"])
-    board.store.take("even", held_for=2000)
-    states = {lock["name"]: lock["state"] for lock in board.get("/api/locks").json["locks"]}
-    assert (states["odd"], states["even"]) == ("undecided", "overdue")
-    board.shows("/lock/odd", "Past its alert for", "; auto-unlock undecided.")
-
-
 def test_stamps_that_contradict_each_other_tell_no_sign_of_life(board: Board) -> None:
     board.store.take("odd", held_for=2000, auto_unlock_at=f"{time.time() + 86_400:.3f}")
     lock = board.get("/api/locks/odd").json
     assert (lock["alive_at"], lock["state"]) == (None, "undecided")
     board.shows("/lock/odd", "Last heartbeat unknown")
-
-
-def test_what_is_decided_or_broken_has_no_such_word(board: Board) -> None:
-    board.store.take("fine")
-    board.store.take("broken", hostname=None, needs=["two-keys"])
-    for name in ("fine", "broken"):
-        assert board.get(f"/api/locks/{name}").json["undecided"] is None
-        board.shows(f"/lock/{name}", but=("It is unknown when",))
-
-
-def test_locks_without_an_auto_unlock_to_come_are_last_by_it() -> None:
-    def lock(name: str, after: float | None, **facts: Any) -> Listed:
-        at = None if after is None else NOW + after
-        holder = Holder(
-            *(name, "u", "h"), alert_at=NOW + 5, expected_runtime=5, auto_unlock_at=at,
-            auto_unlock_after=after, **facts,
-        )  # fmt: skip
-        return Listed(holder, "ok", 0)
-
-    locks = [lock("c", 30), lock("new", 10, needs=("x",)), lock("never", None), lock("a", 20)]
-    for sort, order in (
-        ("auto_unlock_at", ["a", "c", "never", "new"]),
-        ("-auto_unlock_at", ["c", "a", "never", "new"]),
-        ("state", ["a", "c", "never", "new"]),
-    ):
-        assert [listed.holder.name for listed in in_order(locks, sort)] == order
 
 
 STUCK: list[tuple[str, str, float | None, int, float, float]] = [
@@ -322,12 +282,3 @@ def test_silence_is_told_beside_age(board: Board) -> None:
 
 
 # ---------------------------------------------------------------- a free lock
-
-
-def test_a_free_lock_s_page_says_who_waits(board: Board) -> None:
-    board.store.wait("free", "w1", hostname="next-1", pid=3, reason="my turn", since=1.0)
-    board.store.wait("free", "w2", hostname="next-2", pid=4)
-    text = board.shows("/lock/free", "Not held", "Waiting (2)")
-    assert text.index("next-1 : 3") < text.index("my turn") < text.index("next-2 : 4")
-    board.store.removed("free", "u1", how="auto-unlock")
-    board.shows("/lock/free", "next-1 : 3")
