@@ -20,14 +20,8 @@ from lockclient.acquisition.base import BaseMutex, Named, held_by, reading, requ
 from lockclient.acquisition.decorated import require_coroutine_function, skipping_if_held_async
 from lockclient.acquisition.held_lock import BaseHeldLock, OnLost
 from lockclient.acquisition.holding import Block, Holding
-from lockclient.acquisition.ownership import (
-    Scope,
-    block_around,
-    call_back,
-    current_owner,
-    enter_scope,
-)
-from lockclient.acquisition.reentry import call_user
+from lockclient.acquisition.log_filter import TakenHere, taken_here
+from lockclient.acquisition.ownership import current_owner, for_on_lost
 from lockclient.acquisition.steps import Hear, Result, Steps
 from lockclient.acquisition.with_statement import LEFT, Exit, Statement, entering
 from lockclient.default_store import defaults
@@ -40,6 +34,7 @@ from lockclient.model.ticket import Ticket
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.protocol import AsyncMutexStore, MutexStore, WatchEvent
 from lockclient.threads import scheduler
+from lockclient.threads.reentry import AwaitInside
 
 Function = TypeVar("Function", bound=Callable[..., Awaitable[Any]])
 Params = ParamSpec("Params")
@@ -97,7 +92,7 @@ class LoopInbox:
             self._waker.set_result(None)
 
 
-async def drive_async(steps: Steps[Result], store: AsyncMutexStore) -> Result:
+async def _drive_steps(steps: Steps[Result], store: AsyncMutexStore) -> Result:
     """Do what the steps want on this event loop; return their result, or raise what they raise.
 
     A cancellation is not thrown into them: they are closed, and let go of whatever they hold.
@@ -162,33 +157,35 @@ class AsksStoreAsync:
 
     async def holder(self: Named) -> Holder | None:
         """Ask the store who has the lock now; None: nobody."""
-        return held_by(await _drive(reading(self.name), self._store()))
+        return held_by(await drive_async(reading(self.name), self._store()))
 
     async def waiters(self: Named) -> list[Ticket]:
         """Ask the store who is in line for the lock; see `HeldLock.waiters`."""
         store = self._store()
         require_queue(store)
-        return list((await _drive(reading(self.name, waiters=True), store)).waiters)
+        return list((await drive_async(reading(self.name, waiters=True), store)).waiters)
 
 
 class AsyncHeldLock(BaseHeldLock, AsksStoreAsync):
     """One acquisition of a lock by `AsyncClusterMutex`; see `HeldLock`.
 
-    Any task or callback that has it may use it. Who only awaited `acquire()` and keeps nothing has
-    it by the mutex, in the same task; a task that ends without a release leaves it to the unlocker.
+    Any task or callback that has it may use it. The mutex keeps it for the task that acquired it; a
+    task that ends without a release leaves it to the unlocker.
     """
 
     __slots__ = ("_loop",)
 
-    def __init__(self, holding: Holding, on_lost: OnLost | None, block: Block) -> None:
+    def __init__(
+        self, holding: Holding, on_lost: OnLost | None, block: Block, taken_by: object
+    ) -> None:
         self._loop = asyncio.get_running_loop()
-        super().__init__(holding, on_lost, block)
+        super().__init__(holding, on_lost, block, taken_by)
 
     async def alive(self, *, force: bool = False) -> None:
         """Say that the work goes on; see `HeldLock.alive`."""
         if force or self._push_due():
             self._require_held("alive()")
-            await _drive(self._holding.pushing(force=force), self._holding.store)
+            await drive_async(self._holding.pushing(force=force), self._holding.store)
 
     async def release(self, timeout: Duration | None = None) -> None:
         """Give the lock back; see `HeldLock.release`."""
@@ -197,7 +194,7 @@ class AsyncHeldLock(BaseHeldLock, AsksStoreAsync):
             self._require_held("release()")
             return
         try:
-            await _drive(holding.releasing(seconds), holding.store)
+            await drive_async(holding.releasing(seconds), holding.store)
         except BaseException:
             holding.let_go()
             raise
@@ -218,7 +215,7 @@ class AsyncHeldLock(BaseHeldLock, AsksStoreAsync):
     async def _end_block(self, error: BaseException | None) -> None:
         """End a block: release this, if that has not been done inside."""
         try:
-            if not self._holding.ended:
+            if not self._holding.ended or self._holding.is_parents:
                 await self.release()
         except ClusterMutexError as failure:
             self._left(failure, error)
@@ -227,7 +224,7 @@ class AsyncHeldLock(BaseHeldLock, AsksStoreAsync):
         """Call back on the loop, or in a thread when that is over."""
 
         def call() -> None:
-            result = call_user(on_lost, lost)
+            result = on_lost(lost)
             if inspect.iscoroutine(result):
                 task = self._loop.create_task(result)
                 _running.add(task)
@@ -239,9 +236,9 @@ class AsyncHeldLock(BaseHeldLock, AsksStoreAsync):
                 asyncio.run(result)
 
         try:
-            self._loop.call_soon_threadsafe(call_back(self._holding, call))
+            self._loop.call_soon_threadsafe(for_on_lost(self, call))
         except RuntimeError:
-            call_back(self._holding, partial(call_user, call_without_it, lost))()
+            for_on_lost(self, partial(call_without_it, lost))()
 
 
 class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync, AsyncContextDecorator):
@@ -253,9 +250,8 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync, AsyncContextDe
                 await held.alive()
 
     Arguments, promises and errors are those of `ClusterMutex`, and so is `setup`. One object may
-    be shared by tasks, which then contend for it. A call on it means what the calling task acquired
-    by it: whose call it is, is fixed when the method is called, so that `wait_for`, `gather` and
-    `create_task` change nothing. A task that this one has started may ask and push, not release.
+    be shared by tasks, which then contend for it. The caller of a method is the task that calls it,
+    not the one that awaits it: `wait_for`, `gather` and `create_task` change nothing.
     Cancelling a task at any `await` leaves no lock and no ticket behind: what has to be cleaned up
     is, in the background, even if the loop ends. `on_lost` is called on the event loop and may be a
     coroutine function.
@@ -263,7 +259,6 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync, AsyncContextDe
 
     _held_type = AsyncHeldLock
     _caller = staticmethod(_this_task)
-    _weakly = True
 
     # ------------------------------------------------------------ asyncio.Lock
 
@@ -276,12 +271,12 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync, AsyncContextDe
         """
         return self._acquire(self._limit(blocking, timeout), *self._from_here(), block=None)
 
-    def _from_here(self) -> tuple[Scope, str | None]:
-        """Return whose acquisition it is that is called for here, and by which stack."""
-        return enter_scope(), capture() if self._capture_backtrace else None
+    def _from_here(self) -> tuple[TakenHere, str | None]:
+        """Return the caller's acquisitions, and its stack."""
+        return taken_here(), capture() if self._capture_backtrace else None
 
     async def _acquire(
-        self, limit: float, scope: Scope, backtrace: str | None, *, block: Block
+        self, limit: float, here: TakenHere, backtrace: str | None, *, block: Block
     ) -> AsyncHeldLock | None:
         now = Now.read()
         loop = asyncio.get_running_loop()
@@ -290,9 +285,9 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync, AsyncContextDe
             attempt.store.background.ready()
         try:
             deadline = Deadline(now.monotonic + limit)
-            if not await _by_deputy(_drive(attempt.steps(now, deadline), attempt.store)):
+            if not await _by_deputy(drive_async(attempt.steps(now, deadline), attempt.store)):
                 return None
-            return self._adopt(attempt.holding, scope, block)
+            return self._adopt(attempt.holding, here, block)
         except BaseException:
             attempt.let_go()
             raise
@@ -303,7 +298,7 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync, AsyncContextDe
         Args, errors: see `ClusterMutex.release`.
         """
         return self._resolved(
-            partial(self._acquisitions.meant_by_release, current_owner()),
+            partial(self._acquisitions.meant, "release()", current_owner()),
             partial(AsyncHeldLock.release, timeout=timeout),
         )
 
@@ -328,15 +323,14 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync, AsyncContextDe
         return self._enter(entering(self), *self._from_here())
 
     async def _enter(
-        self, statement: Statement | None, scope: Scope, backtrace: str | None
+        self, statement: Statement | None, here: TakenHere, backtrace: str | None
     ) -> AsyncHeldLock:
         block: Block = "hand" if statement is None else "statement"
-        held = await self._acquire(self._limit(True, -1), scope, backtrace, block=block)
+        held = await self._acquire(self._limit(True, -1), here, backtrace, block=block)
         if held is None:
-            store = self._store()
-            raise await _drive(self._timed_out(block_around(store, self.name)), store)
+            raise await drive_async(self._timed_out(), self._store())
         if statement is not None:
-            statement.held, held._holding.entered_in = held, statement.where
+            statement.held = held
         return held
 
     def _leave(
@@ -391,5 +385,6 @@ async def _nothing() -> None:
     """Nothing of the block is left: it was released inside."""
 
 
-def _drive(steps: Steps[Result], store: MutexStore) -> Coroutine[Any, Any, Result]:
-    return drive_async(steps, cast(AsyncMutexStore, store))
+async def drive_async(steps: Steps[Result], store: MutexStore) -> Result:
+    """Do what the steps want on this event loop; return their result, or raise what they raise."""
+    return await AwaitInside(_drive_steps(steps, cast(AsyncMutexStore, store)))

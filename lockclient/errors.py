@@ -61,18 +61,16 @@ class LockTimeout(ClusterMutexError, TimeoutError):
         name: str,
         holder: Any = None,
         waiting: int | None = 0,
-        block: str | None = None,
     ) -> LockTimeout:
         """Return the error: how long was waited for which lock, who has it, how many wait.
 
-        `waiting` None: nobody knows. `block`: the line of the block that holds it, around the wait.
+        `waiting` None: nobody knows.
         """
         tried = f"could not be acquired within {period(seconds)}" if seconds else "is not free"
         text = f"The lock {name!r} {tried}."
         if holder is not None:
             line = "" if waiting is None else f"; waiters: {waiting}"
-            itself = f", by this very block ({block})" if block else ""
-            text += f" It is held by {holder.describe()}{itself}{line}."
+            text += f" It is held by {holder.describe()}{line}."
         return cls(text, name=name, holder=holder)
 
 

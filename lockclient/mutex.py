@@ -12,8 +12,8 @@ from lockclient.acquisition.attempt import Attempt
 from lockclient.acquisition.base import BaseMutex, Named, held_by, reading, require_queue
 from lockclient.acquisition.held_lock import BaseHeldLock, OnLost
 from lockclient.acquisition.holding import Block
-from lockclient.acquisition.ownership import block_around, call_back, current_owner, enter_scope
-from lockclient.acquisition.reentry import call_user, called_by_library
+from lockclient.acquisition.log_filter import taken_here
+from lockclient.acquisition.ownership import current_owner, for_on_lost
 from lockclient.acquisition.steps import Steps, ThreadInbox, drive
 from lockclient.acquisition.with_statement import LEFT, Exit, Statement, entering
 from lockclient.errors import ClusterMutexError, LockLost, LockNotHeld
@@ -22,6 +22,7 @@ from lockclient.model.holder import Holder
 from lockclient.model.ticket import Ticket
 from lockclient.stores.protocol import MutexStore
 from lockclient.threads import scheduler
+from lockclient.threads.reentry import is_inside
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Params = ParamSpec("Params")
@@ -90,12 +91,10 @@ class HeldLock(BaseHeldLock, AsksStore):
         holding, undo = self._holding, scheduler.shared.undo
         seconds = None if timeout is None else require_timeout("timeout", timeout)
         try:
-            if not holding.end():  # of two that release, one is told off
+            if not holding.still_to.pop("end", False):  # two release it: one is refused
                 self._require_held("release()")
                 return
-            if called_by_library():
-                # A finalizer, or a signal's handler, on top of our own code: what that waits for,
-                # or the very thread that would do it, may be what it has interrupted.
+            if is_inside():
                 undo(holding)
                 holding.check()
                 return
@@ -118,7 +117,7 @@ class HeldLock(BaseHeldLock, AsksStore):
     def _end_block(self, statement: list[Statement], error: BaseException | None) -> None:
         """End a block: release this, if that has not been done inside."""
         try:
-            if "end" in self._holding.still_to:
+            if "end" in self._holding.still_to or self._holding.is_parents:
                 self.release()
             statement[:] = LEFT  # nothing is to happen when its exit dies
         except ClusterMutexError as failure:
@@ -137,7 +136,7 @@ class HeldLock(BaseHeldLock, AsksStore):
     __exit__ = Exit(_leave)
 
     def _call(self, on_lost: OnLost, lost: LockLost) -> None:
-        call_back(self._holding, partial(call_user, on_lost, lost))()
+        for_on_lost(self, partial(on_lost, lost))()
 
 
 END_TIMEOUT_S = 1.0
@@ -164,9 +163,10 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
 
     `with` and `acquire()` give a `HeldLock`: one acquisition. The mutex itself describes the lock
     and may be shared by any number of threads, which then contend for it; it is not reentrant. A
-    call on it, like `m.alive()`, means what the caller acquired by it; what threads took by a bare
-    `acquire()` any thread may release, as with `threading.Lock`, as long as it is the only one.
-    Where it can't be known which acquisition is meant, the call is refused.
+    call on it, like `m.alive()`, means the caller's own newest unreleased acquisition (by thread,
+    or by task in an event loop); else the object's only unreleased one; else it raises
+    `LockNotHeld`: use the `HeldLock`. A lost acquisition is unreleased until it is released, or its
+    owner acquires again by the same object; 16 at most are remembered.
 
     What it does not do: stop a holder that goes on working after it lost the lock. Call `alive()`
     or `check_health()` between steps, and give storage the `fencing_token` to refuse latecomers.
@@ -233,20 +233,20 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
         store, deadline = attempt.store, Deadline(now.monotonic + limit)
         if not store.background.run_shielded(drive, attempt.steps(now, deadline), store):
             return None
-        return self._adopt(attempt.holding, enter_scope(), block)
+        return self._adopt(attempt.holding, taken_here(), block)
 
     def release(self, timeout: Duration | None = None) -> None:
-        """Give the lock back: what the caller took, or the only one that any thread took by this.
+        """Give the lock back: what the caller acquired, else the only one acquired by this object.
 
         Args:
             timeout: as of `HeldLock.release`.
 
         Raises:
-            LockNotHeld: nothing is held, or it can't be known which acquisition is meant.
+            LockNotHeld: nothing is held, or several are and none is the caller's own.
             LockLost: it was removed, or its time ran out, before it was released.
             StoreUnavailable: the store did not answer; it is retried in the background.
         """
-        self._acquisitions.meant_by_release(current_owner()).release(timeout)
+        self._meant("release()").release(timeout)
 
     def __enter__(self) -> HeldLock:
         statement = entering(self)
@@ -256,9 +256,9 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
         try:
             held = self._go(attempt, now, limit, "hand" if statement is None else "statement")
             if held is None:
-                raise run(self._timed_out(block_around(attempt.store, self.name)), attempt.store)
+                raise run(self._timed_out(), attempt.store)
             if statement is not None:
-                statement.held, held._holding.entered_in = held, statement.where
+                statement.held = held
             return held
         except BaseException:  # as in `acquire`
             undo(attempt)

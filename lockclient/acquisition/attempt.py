@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from lockclient.acquisition.holding import Holding
+from lockclient.acquisition.holding import Holding, own
 from lockclient.acquisition.left_behind import line_of
 from lockclient.acquisition.state_machine import LOOK_INTERVAL, Acquisition
 from lockclient.acquisition.steps import Acquired, Busy, Hear, Pause, Step, Steps, UsedUp, Wait
@@ -150,8 +150,6 @@ class Attempt:
         self._ear: Ear | None = None
         self._quiet: Inbox | None = None  # of a pause: that it is over, and hints
         self._hints: Subscription | None = None
-        self.around: Holding | None = None
-        """What holds the lock by a block on the stack of who waits."""
         self.observation: Observation | None = None
         """Tells the program's instruments of it, if there are any."""
         self._report: WaitReport | None = None
@@ -271,11 +269,19 @@ class Attempt:
         """Return what says why this waits."""
         if self._report is None:
             self._report = WaitReport(self.store, self._acquisition.name, self._begun_at)
-            if self.around is not None and not self.around.ended:
-                self._report.warn_of_itself(line_of(self.around))
+            self._warn_of_own_lock(self._report)
             if self.observation is not None:
                 self.observation.waits(self.store)
         return self._report
+
+    def _warn_of_own_lock(self, report: WaitReport) -> None:
+        """Warn if the caller's own thread or task holds the lock: it waits for itself."""
+        waiter = self._acquisition
+        for held in list(own.values()):
+            if held.store is not self.store or held.acquisition.name != waiter.name:
+                continue
+            if held.acquisition.holder.actor == waiter.holder.actor:
+                report.warn_of_itself(line_of(held))
 
     def _wait(self, step: Wait, deadline: Deadline) -> Steps[Step | None]:
         """Wait for what the engine waits for; return its next step, None if the time is up."""

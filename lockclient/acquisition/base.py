@@ -17,14 +17,8 @@ from lockclient import default_store
 from lockclient.acquisition.attempt import CLEAN_UP, Attempt
 from lockclient.acquisition.held_lock import NO_FENCING, NO_GUARD, BaseHeldLock, OnLost
 from lockclient.acquisition.holding import Block, Holding, own
-from lockclient.acquisition.left_behind import line_of
-from lockclient.acquisition.ownership import (
-    Acquisitions,
-    Scope,
-    block_around,
-    current_owner,
-    current_scope,
-)
+from lockclient.acquisition.log_filter import TakenHere
+from lockclient.acquisition.ownership import Acquisitions, current_owner
 from lockclient.acquisition.state_machine import Acquisition
 from lockclient.acquisition.steps import Steps
 from lockclient.default_store import defaults
@@ -75,7 +69,6 @@ class BaseMutex(Generic[Held]):
 
     _held_type: type[Held]
     _caller = staticmethod(this_thread)
-    _weakly = False
 
     def __init__(
         self,
@@ -115,7 +108,7 @@ class BaseMutex(Generic[Held]):
         process_token(), user_name(os.geteuid()), container()
         self._given_store = store
         self._on_lost = on_lost
-        self._acquisitions: Acquisitions[Held] = Acquisitions(self.name, weakly=self._weakly)
+        self._acquisitions: Acquisitions[Held] = Acquisitions(self.name)
         # What makes the holding of an acquisition that has the lock.
         self._holding_of = partial(
             Holding,
@@ -187,17 +180,14 @@ class BaseMutex(Generic[Held]):
     # ------------------------------------------------------------ of the caller's own held lock
 
     def locked(self) -> bool:
-        """Tell whether this object holds the lock, by whichever thread; lost is not held.
-
-        Raises:
-            LockNotHeld: several were acquired by it, and it can't be known which one is meant.
-        """
-        return self._acquisitions.locked(current_owner())
+        """Tell whether this object holds the lock, in any thread; lost is not held. No request."""
+        return any(held.healthy for _, held in self._acquisitions.unreleased())
 
     @property
     def healthy(self) -> bool:
-        """Whether the caller holds the lock, see `HeldLock.healthy`."""
-        return bool(self._acquisitions.unreleased()) and self._meant("healthy").healthy
+        """Whether the caller holds the lock, see `HeldLock.healthy`; it never raises."""
+        held = self._acquisitions.find(current_owner())
+        return held is not None and held.healthy
 
     def check_health(self) -> None:
         """Raise `LockLost` if the lock was lost, `LockNotHeld` if it is not held; no request."""
@@ -226,9 +216,8 @@ class BaseMutex(Generic[Held]):
         return self._meant("guard").guard
 
     def __repr__(self) -> str:
-        held = any(holding.healthy for holding in self._acquisitions.unreleased())
         kind = f"{type(self).__module__}.{type(self).__name__}"
-        state = "locked" if held else "unlocked"
+        state = "locked" if self.locked() else "unlocked"
         return f"<{state} {kind} object {self.name!r} at {id(self):#x}>"
 
     # ------------------------------------------------------------ inside
@@ -270,20 +259,16 @@ class BaseMutex(Generic[Held]):
         )
         attempt = Attempt(store, acquisition, inbox, self._holding_of)
         attempt.observation = observation
-        scope = current_scope.get()
-        if scope is not None and (scope.taken or scope.outer is not None):
-            around = block_around(store, self.name)
-            if around is not None:
-                attempt.around, acquisition.within = around, around.acquisition.uuid
         return attempt
 
-    def _adopt(self, holding: Holding | None, scope: Scope, block: Block) -> Held:
+    def _adopt(self, holding: Holding | None, here: TakenHere, block: Block) -> Held:
         """Make the held lock of a caller's successful acquisition."""
         assert holding is not None
         if not self._capture_backtrace:
             holding.line = calling_line()
-        held = self._held_type(holding, self._on_lost, block)
-        self._acquisitions.add(held, holding, scope)
+        held = self._held_type(holding, self._on_lost, block, self._acquisitions.itself)
+        self._acquisitions.add(held, here.owner)
+        here.uuids.append(holding.acquisition.uuid)
         return held
 
     def _meant(self, what: str) -> Held:
@@ -326,12 +311,8 @@ class BaseMutex(Generic[Held]):
     def _store(self) -> MutexStore:
         return self._given_store or default_store.default_store()
 
-    def _timed_out(self, around: Holding | None) -> Steps[LockTimeout]:
-        """Return the error that says who has the lock, if that can be had at once.
-
-        Args:
-            around: what `block_around` the caller has it, if one does.
-        """
+    def _timed_out(self) -> Steps[LockTimeout]:
+        """Return the error that says who has the lock, if that can be had at once."""
         limit, seen = self._timeout or 0.0, None
         try:
             seen = yield from reading(self.name, CLEAN_UP, waiters=True)
@@ -341,10 +322,7 @@ class BaseMutex(Generic[Held]):
         if seen is None:
             return LockTimeout.after(limit, self.name)
         waiting = len(seen.waiters) if self._store().can.queue else None
-        holder, block = held_by(seen), None
-        if around is not None and holder is not None and holder.uuid == around.acquisition.uuid:
-            block = line_of(around)
-        return LockTimeout.after(limit, self.name, holder, waiting, block)
+        return LockTimeout.after(limit, self.name, held_by(seen), waiting)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(

@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
 from lockclient.acquisition.base import BaseMutex, log
-from lockclient.acquisition.reentry import call_user
 from lockclient.errors import LockTimeout
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -92,11 +91,11 @@ def _unprotected(function: object) -> TypeError:
 def _called(
     function: Callable[..., Result], args: tuple[Any, ...], how: Mapping[str, Any]
 ) -> Result:
-    result = call_user(function, *args, **how)
+    result = function(*args, **how)
     if inspect.iscoroutine(result):
         result.close()
         raise _unprotected(function)
-    return cast(Result, result)
+    return result
 
 
 def _trying_once(mutex: BaseMutex[Any]) -> Any:

@@ -51,10 +51,13 @@ class Handle(ref["BaseHeldLock"]):
 class BaseHeldLock:
     """What the held locks of threads and of asyncio have in common: all that needs no waiting."""
 
-    __slots__ = ("__weakref__", "_acquisition", "_entered", "_holding", "_on_lost")
+    __slots__ = ("__weakref__", "_acquisition", "_entered", "_holding", "_on_lost", "_taken_by")
 
-    def __init__(self, holding: Holding, on_lost: OnLost | None, block: Block) -> None:
+    def __init__(
+        self, holding: Holding, on_lost: OnLost | None, block: Block, taken_by: object
+    ) -> None:
         self._holding = holding
+        self._taken_by = taken_by
         self._acquisition = holding.acquisition
         self._on_lost = on_lost
         holding.block = block
@@ -133,15 +136,18 @@ class BaseHeldLock:
     def _require_held(self, what: str) -> None:
         self._holding.check()
         if self._holding.ended:
-            raise LockNotHeld(
-                f"The lock {self.name!r} is not held any more: it was released before {what}.",
-                name=self.name,
-                uuid=self.uuid,
-            )
+            raise self._not_held(what)
+
+    def _not_held(self, what: str) -> LockNotHeld:
+        why = f"is not held any more: it was released before {what}"
+        if self._holding.is_parents:
+            pid = self._acquisition.holder.pid
+            why = f"belongs to process {pid}, of which this one is a fork: acquire it here"
+        return LockNotHeld(f"The lock {self.name!r} {why}.", name=self.name, uuid=self.uuid)
 
     def __repr__(self) -> str:
-        holding = self._holding
-        state = "lost" if holding.loss() else "released" if holding.ended else "held"
+        loss, ended = self._acquisition.loss, self._holding.ended
+        state = "lost" if loss is not None else "released" if ended else "held"
         return f"<{state} {type(self).__name__} {self.name!r} uuid={self.uuid}>"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
@@ -179,7 +185,7 @@ class BaseHeldLock:
             )
         self._entered = True
         if statement is not None:
-            statement.held, self._holding.entered_in = self, statement.where
+            statement.held = self
 
     def _left(self, failure: ClusterMutexError, error: BaseException | None) -> None:
         """Raise the error of a release after a body; what the body raised is never hidden.
@@ -189,7 +195,7 @@ class BaseHeldLock:
         """
         if error is None:
             raise failure
-        if not isinstance(failure, LockLost):
+        if not isinstance(failure, LockLost | LockNotHeld):
             log.warning("Releasing %r failed; retrying: %s", self.name, failure, extra=naming(self))
-        elif isinstance(error, Exception) and not isinstance(error, LockLost):
+        elif isinstance(error, Exception) and not isinstance(error, LockLost | LockNotHeld):
             raise failure from error

@@ -120,11 +120,6 @@ class HeldState:
         if not self._releasing and uuid != self.uuid:
             self._lose_to(uuid, seen.removal)
 
-    def overtaken_by(self, uuid: str) -> None:
-        """Take note that another acquisition of this program was granted after this one was had."""
-        if not self._releasing:
-            self._lose_to(uuid, None)
-
     def put_off(self, monotonic: float) -> None:
         """A push was not answered: no hot loop shall wait for another one until then.
 

@@ -6,7 +6,6 @@ import math
 import os
 from copy import copy
 from functools import partial
-from types import CodeType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 from weakref import ref
 
@@ -49,12 +48,6 @@ class Told(Protocol):
         """Tell the program of the loss."""
 
 
-class Register(Protocol):
-    """Where it is noted that a lock is held: by which mutex, in which context."""
-
-    taken: dict[str, Any]
-
-
 class Holding:
     """What goes on for one held lock, from its acquisition to its release.
 
@@ -81,11 +74,9 @@ class Holding:
         "_watch_at",
         "acquisition",
         "block",
-        "entered_in",
-        "had_at",
         "handle",
+        "is_parents",
         "line",
-        "noted_in",
         "observation",
         "release_at_exit",
         "still_to",
@@ -106,18 +97,16 @@ class Holding:
         self.store_at_end: MutexStore | None = None
         self.release_at_exit = release_at_exit
         self.handle: ref[Any] | None = None
+        self.is_parents = False  # a parent's, from before a fork
         self.line: str | None = None  # that took it, where no backtrace was captured
         self.block: Block = None
-        self.entered_in: tuple[int, CodeType] | None = None  # the frame of its `with` statement
-        self.noted_in: tuple[ref[Register], ...] = ()
         self.observation: Observation | None = None  # where the program has instruments
         self._keepalive = keepalive
         # Of all who take one of these out, one gets it: a step that needs no lock.
         self.still_to = {"tell": True, "end": True}
         self._over = False  # nothing of it is left, or is left to be cleaned up
         self._watch: Subscription | None = None
-        self.had_at = now = monotonic()
-        """When the program had it."""
+        now = monotonic()
         if store.can.pace:
             acquisition.keep_pace(store.can.pace, now)
         self._watch_at = now + WATCH_AFTER
@@ -189,6 +178,8 @@ class Holding:
 
     def loss(self) -> LockLost | None:
         """Return why the lock is lost, None while it is held."""
+        if self.is_parents:
+            return None
         lost = self.acquisition.check(monotonic())
         if lost is not None:
             self._tell()
@@ -318,15 +309,6 @@ class Holding:
             if held is not None:
                 held._tell_loss(lost)
 
-    def yield_to(self, later: Holding) -> None:
-        """Take note that this very program has the lock by another acquisition: this one is lost.
-
-        Unless that one was granted before, or is another store's (`setup` has come in between).
-        """
-        if self.store is later.store and self.had_at <= later.acquisition.confirmed_at:
-            self.acquisition.overtaken_by(later.acquisition.uuid)
-            self._tell()
-
     def stop_pushing(self) -> None:
         """Push no more from the background."""
         self._keepalive = None
@@ -390,13 +372,6 @@ class Holding:
         held = None if self.handle is None else self.handle()
         if held is not None:
             self.handle = ref(held)  # in its place: as it dies, it rings no bell any more
-        self.forget_owner()
-
-    def forget_owner(self) -> None:
-        """Take it out of the mutex's and the context's notes of what is not released."""
-        for noted_in in self.noted_in:
-            if (register := noted_in()) is not None:
-                register.taken.pop(self.acquisition.uuid, None)
 
     def alone(self) -> MutexStore:
         """Return what to ask by as the interpreter ends, when all other threads are stopped."""
@@ -421,7 +396,8 @@ def _start_afresh() -> None:
     global tellers
     for holding in own.values():
         holding.observation = None
-        holding.end()  # another process's: nothing of it is to be let go of here
+        holding.is_parents = True
+        holding.still_to.clear()  # the parent releases it, and tells of its loss
     tellers = WorkerPool("on-lost", 1000)
 
 

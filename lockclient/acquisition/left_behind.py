@@ -102,7 +102,6 @@ def dropped(held: Holding) -> None:
 
 
 def _say_dropped(held: Holding) -> None:
-    held.forget_owner()
     if not held.healthy:
         return
     where = line_of(held)

@@ -114,7 +114,6 @@ class Acquisition(HeldState):
         "_ticket_revision",
         "_tried_identity",
         "sending",
-        "within",
     )
 
     def __init__(
@@ -137,8 +136,6 @@ class Acquisition(HeldState):
         self.trouble = ""
         self.sending: RequestState | None = None
         """The request that was sent last, and what is not known of it."""
-        self.within: str | None = None
-        """The acquisition that has the lock by a block on the stack of who waits: a `uuid`."""
         self._runtime = runtime
         self._queue = queue
         self._lease_ready = lease_ready
@@ -170,7 +167,7 @@ class Acquisition(HeldState):
         fresh = Acquisition(
             facts, how, queue=self._queue, lease_ready=self._lease_ready, own=self._own
         )
-        fresh._since, fresh._pauses, fresh.within = self._since, self._pauses, self.within
+        fresh._since, fresh._pauses = self._since, self._pauses
         return fresh
 
     def again(self, now: Now) -> Step:
@@ -335,7 +332,6 @@ class Acquisition(HeldState):
             *(holder.name, self.uuid, holder.hostname, holder.pid, holder.thread),
             *(holder.reason, round(self._since, 3)),
             actor=holder.actor,
-            within=self.within,
             frame=innermost_frame(holder.backtrace),
         )
         return self._ask(TakeOrQueue(holder, ticket), now)

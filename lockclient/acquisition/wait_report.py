@@ -36,14 +36,14 @@ class WaitReport:
         self._told = False
 
     def warn_of_itself(self, line: str) -> None:
-        """Say at once that it waits inside the very block that has the lock.
+        """Warn at once that the waiter's own thread or task holds the lock.
 
         Args:
-            line: of that block.
+            line: of the program, which acquired it.
         """
         log.warning(
-            "Waiting for the lock %r inside the very block that holds it, of %s: it is not "
-            "reentrant, so this waits in vain unless another thread or task releases it.",
+            "Waiting for the lock %r, which this thread or task itself acquired at %s. A lock is "
+            "not reentrant: this waits in vain unless another thread or task releases it.",
             *(self._name, line),
             extra={"lock": self._name},
         )

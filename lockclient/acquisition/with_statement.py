@@ -1,13 +1,16 @@
-"""Gives each `with` its own `__exit__`: it releases what its enter took; Ctrl-C can't skip it.
+"""Gives each `with` statement an `__exit__` of its own.
 
-CPython looks whether a signal has come as a function in Python begins, and raises there what the
-signal's handler raises. So a Ctrl-C that comes while the last operation of a block runs is raised
-*instead of* `__exit__`, where no `try` can see it. But a statement looks up its `__exit__` before
-it calls `__enter__`, and keeps what it got until the call is over. So each gets one of its own
-here; when that dies, in the same instant, and the lock is still held, it is let go of.
+It serves two promises, and a reader who takes them for granted can skip this file: a block releases
+what its own `__enter__` acquired, and no interrupt skips the release.
 
-An `ExitStack` looks it up first, too, by the class, and keeps it. It is not let go of when that
-dies: a stack may be dropped whose lock goes on being used.
+CPython runs signal handlers as a Python function begins, and raises there what the handler raises.
+So a Ctrl-C during the last operation of a block is raised *instead of* `__exit__`, where no `try`
+can see it. But a statement looks up its `__exit__` before it calls `__enter__`, and keeps the
+result until the call is over. So each statement gets an object of its own here. When that object
+dies and the lock is still held, the lock is released in the background.
+
+An `ExitStack` looks up `__exit__` first, too, by the class. Its lock is not released when the
+object dies: a stack may be dropped whose lock is still in use.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@ A holder and a ticket each say by `actor` of which thread or task of which proce
 that holds x and waits for y, while another holds y and waits for x, is such a circle. It *may be* a
 deadlock: a wait that has a limit ends by itself, and what one thread took may be let go by another.
 
-One that waits for a lock that it took itself is one only where its ticket says that it waits inside
-the very block that holds it (`within`). The threads of a pool take a lock in one job and wait for
-it in the next, while a third one releases it.
+An actor that waits for its own lock is no circle here. A thread of a pool takes a lock in one job
+and waits for it in the next, while another thread releases it.
 """
 
 from __future__ import annotations
@@ -40,9 +39,6 @@ class Deadlock:
     @property
     def text(self) -> str:
         """Say in a sentence who has what and waits for what."""
-        if len(self.waits) == 1:
-            (wait,) = self.waits
-            return f"This may be a deadlock: {_process(wait)} has {wait.name!r} and waits for it."
         told = [
             f"{_process(wait)} has {has.name!r} and waits for {wait.name!r}"
             for has, wait in zip((self.waits[-1], *self.waits), self.waits, strict=False)
@@ -84,8 +80,7 @@ def deadlocks(holders: Mapping[str, Holder], tickets: Iterable[Ticket]) -> list[
             actor = (holder.actor if holder is not None else None) or ""
         if walked.get(actor) == number and actor in way:  # came back to itself, in this walk
             circle = [waits[waiter] for waiter in way[way.index(actor) :]]
-            alone = holders[circle[0].name].uuid if len(circle) == 1 else None
-            if alone is not None and circle[0].within != alone:
+            if len(circle) == 1:
                 continue
             first = min(range(len(circle)), key=lambda place: circle[place].name)
             found.append(Deadlock((*circle[first:], *circle[:first])))

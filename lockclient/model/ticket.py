@@ -13,7 +13,6 @@ from lockclient.model.fields import COUNT, TEXT, TIME, json_facts, size_of, to_j
 class Ticket:
     """A waiter in line for a lock. `revision` is the store's order: the line goes by it.
 
-    `within` is the uuid of the acquisition inside whose very block it waits, which is on its stack;
     `frame` is the line of code that waits, `FRAME_BYTES` of it at most.
     """
 
@@ -26,7 +25,6 @@ class Ticket:
     since: float | None = None
     revision: int = 0
     actor: str | None = None
-    within: str | None = None
     frame: str | None = None
 
     @classmethod
@@ -41,18 +39,15 @@ class Ticket:
         """Return the ticket as a list of very many has it: no text of it is long."""
         from lockclient.model.listed_texts import shortened  # for services alone
 
-        texts = (self.hostname, self.thread, self.reason, self.actor, self.within)
-        hostname, thread, reason, actor, within = (text and shortened(text) for text in texts)
-        return replace(
-            self, hostname=hostname, thread=thread, reason=reason, actor=actor, within=within
-        )
+        texts = (self.hostname, self.thread, self.reason, self.actor)
+        hostname, thread, reason, actor = (text and shortened(text) for text in texts)
+        return replace(self, hostname=hostname, thread=thread, reason=reason, actor=actor)
 
     def value(self) -> str:
         """Return the ticket's value in the store, JSON."""
         said = {key: getattr(self, key) for key in _TICKET}
-        for name in ("within", "frame"):
-            if said[name] is None:
-                del said[name]
+        if said["frame"] is None:
+            del said["frame"]
         return to_json(said)
 
     def facts(self) -> dict[str, Any]:
@@ -65,7 +60,6 @@ _TICKET: Final = {
     "pid": COUNT,
     "thread": TEXT,
     "actor": TEXT,
-    "within": TEXT,
     "reason": TEXT,
     "since": TIME,
     "frame": TEXT,

@@ -15,6 +15,7 @@ from queue import Empty, SimpleQueue
 
 from lockclient.threads import scheduler
 from lockclient.threads.log_queue import get_logger
+from lockclient.threads.reentry import mark_thread
 
 log = get_logger(__name__)
 
@@ -85,6 +86,7 @@ class WorkerPool:
         return 0.0 if self._todo.qsize() > 1 else None
 
     def _work(self) -> None:
+        mark_thread()
         signal.pthread_sigmask(signal.SIG_SETMASK, scheduler.shared.mask)
         try:
             while (work := self._next()) is not None:

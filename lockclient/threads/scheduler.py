@@ -33,6 +33,7 @@ from typing import Final, Protocol
 
 from lockclient.model.clocks import monotonic
 from lockclient.threads.log_queue import get_logger
+from lockclient.threads.reentry import mark_thread
 
 log = get_logger(__name__)
 
@@ -173,6 +174,7 @@ class Scheduler:
             self.missing.pop()
         except IndexError:  # two were started at once, each by somebody who saw none
             return
+        mark_thread()
         threading.current_thread().name = "clustermutex-timers"
         self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SENT)
         for call in at_start:

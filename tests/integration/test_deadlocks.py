@@ -6,15 +6,14 @@ import asyncio
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
 
-from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, Settings
+from lockclient import AsyncClusterMutex, ClusterMutex, Settings
 from lockclient.stores.service_protocol import ServiceStore
 from tests.support.etcd_binary import Etcdctl, put_at_once
 from tests.support.locks import held, queue_up, remove, soon
@@ -117,23 +116,6 @@ def test_tasks_and_threads_of_one_process_that_wait_are_no_deadlock(
         first.release()
         assert second.result()
     again.release()
-
-
-def test_a_thread_that_waits_for_its_own_lock_is_one(
-    settings: Settings, store: ServiceStore
-) -> None:
-    def again() -> None:
-        one, other = (ClusterMutex("z", store=store) for _ in range(2))
-        with suppress(LockLost), one, other:
-            pass
-
-    waiting = threading.Thread(target=again)
-    waiting.start()
-    wait_until(lambda: in_line(store), what="the thread to wait")
-    found = stuck(settings)
-    remove(store, held(store, "z"))
-    waiting.join()
-    assert found == [["z"]]
 
 
 def test_it_is_found_behind_any_number_of_other_waiters(

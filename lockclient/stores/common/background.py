@@ -28,6 +28,7 @@ from lockclient.stores.requests import Withdraw
 from lockclient.threads import scheduler
 from lockclient.threads.log_queue import get_logger, naming
 from lockclient.threads.pool import WorkerPool
+from lockclient.threads.reentry import run_inside
 from lockclient.threads.scheduler import RETRY_S, NoThread
 
 log = get_logger(__name__)
@@ -85,7 +86,7 @@ class Background:
         if scheduler.shared.missing:
             self.ready()
         if threading.get_ident() != _main_thread:
-            return work(*args)
+            return run_inside(work, *args)
         ended = allocate_lock()  # free when it is done
         ended.acquire()
         result: Result | None = None

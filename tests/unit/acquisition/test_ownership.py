@@ -1,4 +1,4 @@
-"""Owners who share one object: no call acts on another's lock, or says that a lost one is well."""
+"""Owners that share one mutex object: a call means the caller's newest, else the only one."""
 
 from __future__ import annotations
 
@@ -84,7 +84,6 @@ class Acquired:
     held: Any
     leave: Callable[[], Any] | None
     """Ends the block that took it."""
-    block: bool = False
     by_hand: bool = False
     """Whether the block's end is told the object only."""
     lost: bool = False
@@ -129,16 +128,15 @@ class Owners(RuleBasedStateMachine):
 
     def meant(self, owner: int) -> Acquired | None:
         """Return whose lock a call of this owner on the mutex means; None: it is refused."""
-        mine = [one for one in self.unreleased() if one.owner == owner]
+        unreleased = self.unreleased()
+        mine = [one for one in unreleased if one.owner == owner]
         if mine:
             return mine[-1]
-        others = self.unreleased()
-        shared = len(others) == 1 and not others[0].block and not self.asynchronous
-        return others[0] if shared else None
+        return unreleased[0] if len(unreleased) == 1 else None
 
     @rule(owner=st.integers(0, OWNERS - 1), how=st.sampled_from(["bare", "stack", "hand"]))
     def acquire(self, owner: int, how: str) -> None:
-        """It is had if nobody has it; then all before it are lost, and the owner's own is over."""
+        """It succeeds if the lock is free; then the owner's own lost ones are forgotten."""
         if self.current() is not None:
             assert self.owners[owner].do(lambda: self.mutex.acquire(False)) is None
             return
@@ -158,19 +156,20 @@ class Owners(RuleBasedStateMachine):
             leave = lambda: self.mutex.__exit__(None, None, None)  # noqa: E731
         assert held is not None
         for earlier in self.unreleased():
-            assert not earlier.held.healthy
-            earlier.lost = True
+            assert earlier.lost
             earlier.over |= earlier.owner == owner
-        self.all.append(Acquired(owner, held, leave, how != "bare", how == "hand"))
+        self.all.append(Acquired(owner, held, leave, how == "hand"))
 
     @precondition(lambda self: self.current() is not None)
     @rule()
     def lose(self) -> None:
-        """Somebody removes it, and its holder has not heard of it."""
+        """Somebody removes it, and its holder learns of it."""
         current = self.current()
         assert current is not None
         current.lost = True
         self.store.model.remove_holder(NAME)
+        with pytest.raises(LockLost):
+            self.owners[current.owner].do(lambda: current.held.alive(force=True))
 
     @rule(owner=st.integers(0, OWNERS - 1))
     def ask(self, owner: int) -> None:
@@ -182,6 +181,7 @@ class Owners(RuleBasedStateMachine):
                 self.owners[owner].do(alive)
             with pytest.raises(LockNotHeld):
                 self.owners[owner].do(lambda: self.mutex.uuid)
+            assert not self.owners[owner].do(lambda: self.mutex.healthy)
             return
         assert self.owners[owner].do(lambda: self.mutex.uuid) == meant.held.uuid
         if meant.lost:
@@ -215,14 +215,12 @@ class Owners(RuleBasedStateMachine):
         ends: Acquired | None = acquired
         if acquired.by_hand:
             opened = [one for one in self.unreleased() if one.by_hand]
-            mine = [one for one in self.unreleased() if one.owner == owner][-1:]
-            ends = next((one for one in mine if one.block), None)
-            if ends is None and len(opened) == 1:
-                ends = opened[0]
-            elif ends is None and opened:
+            mine = [one for one in opened if one.owner == owner]
+            if len(opened) > 1 and not mine:
                 with pytest.raises(LockNotHeld):
                     self.owners[owner].do(acquired.leave)
                 return
+            ends = next(reversed(mine or opened), None)
         leave, acquired.leave = acquired.leave, None
         assert leave is not None
         if ends is None or ends.released:

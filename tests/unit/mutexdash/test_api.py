@@ -226,7 +226,7 @@ def test_one_lock_has_its_backtrace_and_its_queue(board: Board) -> None:
     assert lock["waiters"] == 2
     assert [ticket["uuid"] for ticket in lock["queue"]] == ["w1", "w2"]
     facts = {"hostname": "h1", "pid": 1, "reason": "me, too", "since": 5.0}
-    nothing = {"thread": None, "actor": None, "within": None, "frame": None}
+    nothing = {"thread": None, "actor": None, "frame": None}
     assert lock["queue"][0] == {"uuid": "w1", "revision": 3, **facts, **nothing}
 
 
