@@ -109,7 +109,7 @@ def main(text: str) -> None:
         for number in range(said.clients)
     ]
     if said.kind == "asyncio":
-        asyncio.run(_all(clients))
+        asyncio.run(_all(clients, store))
     else:
         threads = [threading.Thread(target=client.run_in_thread) for client in clients]
         for thread in threads:
@@ -121,9 +121,8 @@ def main(text: str) -> None:
     sys.stdin.read()  # it lives on: what is to be cleaned up is its own to do
 
 
-async def _all(clients: list[RealClient]) -> None:
+async def _all(clients: list[RealClient], store: Any) -> None:
     await asyncio.gather(*(client.run_on_loop() for client in clients))
-    store = clients[0]._store
     while store.background.unfinished():
         await asyncio.sleep(0.1)
 

@@ -145,9 +145,9 @@ def test_a_server_that_is_full_from_its_start_keeps_locks(
         wait_until(lambda: some.command("HGET", key, "uuid") == [uuid.encode()] * number)
 
 
-def test_an_unlocker_whose_store_takes_no_writes_is_not_ready(tmp_path: Path, binary: str) -> None:
+def test_an_unlocker_whose_store_takes_no_writes_is_not_ready(tmp_path: Path) -> None:
     """And doctor says what the servers refuse. Both go on when these write again."""
-    with running(tmp_path, 1, binary, always=False, options=CAN_MOVE) as one, one.store():
+    with running(tmp_path, 1, always=False, options=CAN_MOVE) as one, one.store():
         settings = Settings(location=one.place())
 
         def found() -> str:
