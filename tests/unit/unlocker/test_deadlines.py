@@ -1,303 +1,124 @@
-"""What is to happen with each lock next, and that finding out costs little."""
+"""When people are alerted on a lock, and when it is removed, in virtual time."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from lockclient.model.clocks import Now
-from lockclient.model.holder import Holder
-from lockclient.model.silence import ClockCheck
-from lockclient.overview.rows import Row, Transition
-from unlocker.deadlines import CARRIED_OVER_AFTER_S, Deadlines
+from tests.simulation.site import Site
 
-WALL = 1_800_000_000.0
+KEPT = "clustermutex_unlocker_locks_kept"
+UNLOCK_SERIES = "clustermutex_lock_auto_unlock_timestamp_seconds"
 
-
-def row(
-    name: str = "a",
-    *,
-    seen_at: float = 0.0,
-    uuid: str | None = "u",
-    alert: float | None = 30.0,
-    unlock: float | None = 60.0,
-    found: bool = False,
-    **facts: Any,
-) -> Row:
-    """Return a lock that was pushed as it was seen, its stamps that many seconds later."""
-    holder = Holder(
-        *(name, uuid, "host"),
-        alert_at=None if alert is None else WALL + seen_at + alert,
-        auto_unlock_at=None if unlock is None else WALL + seen_at + unlock,
-        expected_runtime=alert,
-        auto_unlock_after=unlock,
-    )
-    return Row(replace(holder, **facts), seen_at=seen_at, found=found)
-
-
-ENDING: dict[str, Any] = {
-    "expected_runtime": None,
-    "auto_unlock_after": None,
-    "first_distance": 50.0,
-    "auto_unlock_at": WALL + 80,
-}
-"""Four keys, and its stamps 50 s apart."""
-FOUR_KEYS: dict[str, Any] = {"unlock": None, "expected_runtime": None}
-
-
-def put(watchlist: Deadlines, after: Row | None, name: str = "a") -> None:
-    """Tell of a lock's new row; None: it is gone."""
-    watchlist.update([Transition(name, None, after, live=True)])
-
-
-def names(watchlist: Deadlines, now: float) -> tuple[list[str], list[str]]:
-    """Go on in time and return the names of alerts, and of locks that are due."""
-    progress = watchlist.pop_due(now)
-    return (
-        [item.row.holder.name for item in progress.alerts],
-        [item.row.holder.name for item in progress.due],
-    )
-
-
-@pytest.fixture
-def watchlist() -> Deadlines:
-    return Deadlines()
-
-
-A = ["a"]
-STORIES: dict[str, list[Row | tuple[float, list[str], list[str]]]] = {
-    # What is told of the lock in turn, and who is past its alert, and due, at which moment.
-    "a silent lock goes past its alert once and is due once": [
-        *(row(), (29, [], []), (31, A, []), (59, [], []), (61, [], A), (1000, [], [])),
-    ],
-    "a push moves both moments back": [
-        *(row(), row(seen_at=29), (58, [], []), (60, A, []), (88, [], []), (90, [], A)),
-    ],
-    "a push may also shorten the time": [
-        *(row(), row(alert=1, unlock=2), (3, A, A), (1000, [], [])),
-    ],
-    "after a push the alert comes again": [row(), (31, A, []), row(seen_at=32), (63, A, [])],
-    "a write that is no push repeats no alert": [
-        *(row(), (31, A, []), row(hostname="elsewhere"), (32, [], []), (61, [], A)),
-    ],
-    "a lock that a restore put back to an earlier heartbeat repeats no alert": [
-        *(row(seen_at=9, stamp_revisions=(7, 7)), (40, A, [])),
-        *(row(seen_at=0, found=True, stamp_revisions=(5, 5)), (41, [], []), (61, [], A)),
-    ],
-    "a new holder has an alert of its own": [row(), (31, A, []), row(uuid="other"), (31, A, [])],
-    "a lock that is due and changes without a push is handed out again": [
-        *(row(), (61, A, A), row(hostname="elsewhere"), (62, [], A)),
-    ],
-    "the alert comes first even if its stamp is later": [row(alert=90), (61, A, A)],
-    "a lock without auto-unlock is alerted on and never due": [
-        *(row(unlock=None), (31, A, []), (1e12, [], [])),
-    ],
-    "a broken lock has no moment": [row(alert=None), (1e12, [], [])],
-    "the next push decides what was undecided": [
-        *(row(alert_at=WALL + 500), row(seen_at=100), (131, A, []), (161, [], A)),
-    ],
+PUSH: dict[str, Any] = {"alert": 30, "unlock": 60}
+FOUR_KEYS: dict[str, Any] = {"alert": 30, "unlock": 80, "about": None}
+BEHIND, RIGHT = {"offset": None, "ahead": -3600.0}, {"offset": None, "ahead": 0.0}
+SAME_ALERT = {"alert": -3, "unlock": 27, "uuid": "other"}
+QUIET, ALERT, AGAIN, GONE = (0, False), (1, False), (2, False), (1, True)
+"""How many alerts there were, and whether the lock was removed."""
+STORIES: dict[str, dict[float, dict[str, Any] | tuple[int, bool]]] = {
+    # By seconds: what a client writes, or what has happened.
+    "silent": {0: PUSH, 29: QUIET, 32: ALERT, 59: ALERT, 63: GONE},
+    "pushed": {0: PUSH, 28: PUSH, 57: QUIET, 60: ALERT, 87: ALERT, 91: GONE},
+    "pushed for a shorter time": {0: PUSH, 1: {"alert": 1, "unlock": 2}, 5: GONE},
+    "pushed after its alert": {0: PUSH, 33: PUSH, 61: ALERT, 66: AGAIN},
+    "written and not pushed": {0: PUSH, 33: {"hostname": "other"}, 59: ALERT, 63: GONE},
+    "taken by another one": {0: PUSH, 33: SAME_ALERT, 36: AGAIN},
+    "alert after the removal": {0: {"alert": 90, "unlock": 60}, 63: GONE},
+    "four keys": {0: FOUR_KEYS, 29: QUIET, 32: ALERT, 79: ALERT, 83: GONE},
+    "four keys, soon": {0: FOUR_KEYS | {"alert": 2}, 5: ALERT},
+    "four keys, no clock": {0: {"offset": None}, 1: FOUR_KEYS, 49: QUIET, 54: ALERT, 99: ALERT},
+    "four keys, wrong clock": {0: {"offset": 999.0}, 15: FOUR_KEYS, 63: QUIET, 68: ALERT},
+    "four keys, clock set right": {0: BEHIND, 12: FOUR_KEYS, 70: QUIET, 71: RIGHT, 85: ALERT},
+    "four keys, clock unknown later": {0: FOUR_KEYS, 12: {"offset": None}, 29: QUIET, 33: ALERT},
 }
 
 
 @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
-def test_what_is_to_happen_next(watchlist: Deadlines, story: list[Any]) -> None:
-    for step in story:
-        if isinstance(step, Row):
-            put(watchlist, step)
+def test_what_is_to_happen_next(site: Site, story: dict[float, Any]) -> None:
+    service = site.unlocker()
+    started = site.wall
+    for second, step in story.items():
+        site.run(started + second - site.wall)
+        if isinstance(step, tuple):
+            assert (site.log.count("'a' is past its alert"), "a" in site.removed()) == step
+        elif "offset" in step:
+            offsets = [] if step["offset"] is None else [step["offset"]]
+            site.hub.clock_offsets = offsets.copy
+            service.process.wall_ahead = step.get("ahead", 0.0)
+        elif "alert" in step:
+            facts = {key: step[key] for key in ("about", "uuid") if key in step}
+            site.foreign("a", site.wall + step["alert"], site.wall + step["unlock"], **facts)
         else:
-            now, alerts, due = step
-            assert names(watchlist, now) == (alerts, due)
+            site.write({f"locks/a/{part}": value for part, value in step.items()})
 
 
-def test_a_lock_that_is_gone_is_forgotten(watchlist: Deadlines) -> None:
-    put(watchlist, row())
-    names(watchlist, 31)
-    put(watchlist, None)
-    assert names(watchlist, 1000) == ([], [])
-    assert sum(watchlist.counts().values()) == 0
-    assert watchlist.past_alert(10).listed == []
+def test_a_lock_that_changes_while_its_removal_is_refused_is_removed_later(site: Site) -> None:
+    site.unlocker()
+    site.foreign("a", site.wall + 1, site.wall + 3)
+    with site.refusing("/removed/a/"):
+        site.run(6)
+        site.write({"locks/a/hostname": "other"})
+        site.run(2)
+    site.run(5)
+    assert "a" in site.removed()
 
 
-def test_what_was_handed_out_is_current_until_the_lock_changes(watchlist: Deadlines) -> None:
-    put(watchlist, row())
-    [item] = watchlist.pop_due(61).due
-    assert watchlist.is_current(item)
-    put(watchlist, row(seen_at=61))
-    assert not watchlist.is_current(item)
+def test_a_wall_clock_that_is_put_forward_alerts_on_nothing(site: Site) -> None:
+    """Not even if the members' clocks are put forward as well."""
+    site.foreign("a", site.wall + 30, site.wall + 60)
+    service = site.unlocker()
+    site.run(12)
+    service.process.wall_ahead = 3600.0
+    site.run(15)
+    assert not site.log.count("past its alert")
+    site.run(6)
+    assert site.log.count("past its alert") == 1
 
 
-def test_those_that_only_wait_because_counting_began_anew_are_counted(watchlist: Deadlines) -> None:
-    for name, after in {
-        "seen": row("seen"),
-        "found": row("found", found=True),
-        "never": row("never", found=True, unlock=None),
-        "undecided": row("undecided", found=True, needs=("warp",)),
-        "found later": row("found later", found=True, seen_at=50),
-        "found, and then pushed": row("found, and then pushed", found=True),
-    }.items():
-        put(watchlist, after, name)
-    pushed = "found, and then pushed"
-    put(watchlist, row(pushed, seen_at=10), pushed)
-    assert watchlist.carried_over(WALL + 60 + CARRIED_OVER_AFTER_S) == 0
-    assert watchlist.carried_over(WALL + 61 + CARRIED_OVER_AFTER_S) == 1
-    assert watchlist.carried_over(WALL + 1e6) == 2
-    watchlist.pop_due(61)
-    assert watchlist.carried_over(WALL + 1e6) == 1, "one is to be removed now"
-    put(watchlist, None, "found later")
-    assert watchlist.carried_over(WALL + 1e6) == 0
+def test_locks_that_only_wait_because_counting_began_anew_are_counted(site: Site) -> None:
+    at = site.wall - 120
+    site.foreign("found", at - 60, at)
+    site.foreign("found-then-pushed", at - 60, at)
+    site.foreign("found-then-released", at - 60, at)
+    site.foreign("never", at - 60, None)
+    undecided = json.dumps({"auto_unlock_after": 60, "needs": ["warp"]})
+    site.foreign("undecided", at - 60, at, about=undecided)
+    site.foreign("in-time", site.wall + 200, site.wall + 260)
+    service = site.unlocker()
+    site.foreign("seen", site.wall - 100, site.wall - 90)
+    site.run(2)
+    assert service.figures()[KEPT] == 3
+    site.foreign("found-then-pushed", site.wall + 300, site.wall + 600)
+    site.clear("found-then-released")
+    site.run(2)
+    assert service.figures()[KEPT] == 1
+    with site.refusing("/removed/found/"):
+        site.run(120)
+        assert service.figures()[KEPT] == 0, "it is to be removed now"
 
 
-def test_what_a_check_cannot_decide_waits_for_the_next(watchlist: Deadlines) -> None:
-    put(watchlist, row(found=True, **ENDING))
-    watchlist.reconsider(ClockCheck(Now(10, WALL + 10), None))
-    assert names(watchlist, 49) == ([], [])
-    watchlist.reconsider(ClockCheck(Now(20, WALL + 20), 0.0))
-    assert names(watchlist, 49) == (["a"], [])
-    assert names(watchlist, 1e12) == ([], ["a"])
+def test_of_too_many_past_their_alert_the_most_urgent_are_listed(site: Site) -> None:
+    """What can't be removed, what is due, what only a person can free, then the rest."""
+    service = site.unlocker(max_removals=1)
 
+    def listed() -> Counter[str]:
+        names = [name for name in service.figures() if name.startswith("clustermutex_lock_info{")]
+        return Counter(re.findall(r'[{,]name="(\w+)', " ".join(names)))
 
-@pytest.mark.parametrize("offset", [None, 3600.0], ids=["nobody told", "an hour off"])
-def test_without_a_clock_to_trust_silence_calls_people_and_removes_nothing(
-    watchlist: Deadlines, offset: float | None
-) -> None:
-    """Once it was silent for its distance, 50 s, and our own clock has passed its alert."""
-    put(watchlist, row(found=True, **ENDING))
-    watchlist.reconsider(ClockCheck(Now(10, WALL + 10), offset))
-    assert names(watchlist, 49) == ([], [])
-    assert names(watchlist, 51) == (["a"], [])
-    watchlist.reconsider(ClockCheck(Now(60, WALL + 60), offset))
-    assert names(watchlist, 1e12) == ([], [])
-
-
-def test_an_alert_that_a_clock_decided_is_not_put_off_by_a_check_that_fails(
-    watchlist: Deadlines,
-) -> None:
-    put(watchlist, row(found=True, **ENDING))
-    watchlist.reconsider(ClockCheck(Now(10, WALL + 10), 0.0))
-    watchlist.reconsider(ClockCheck(Now(20, WALL + 20), None))
-    assert names(watchlist, 31) == (["a"], [])
-
-
-def test_a_clock_that_was_set_right_decides_anew(watchlist: Deadlines) -> None:
-    """An hour behind, it would put the alert off by that."""
-    put(watchlist, row(found=True, **ENDING))
-    watchlist.reconsider(ClockCheck(Now(10, WALL - 3600), None))
-    assert names(watchlist, 51) == ([], [])
-    watchlist.reconsider(ClockCheck(Now(52, WALL + 52), None))
-    assert names(watchlist, 53) == (["a"], [])
-
-
-def test_it_says_whether_a_clock_check_is_of_use(watchlist: Deadlines) -> None:
-    assert not watchlist.needs_clock_check()
-    put(watchlist, row(seen_at=50, **FOUR_KEYS))
-    assert watchlist.needs_clock_check()
-    watchlist.reconsider(ClockCheck(Now(40, WALL + 40), 0.0))  # from before the lock was seen
-    assert watchlist.needs_clock_check()
-    watchlist.reconsider(ClockCheck(Now(60, WALL + 60), None))  # it could not tell, but was asked
-    assert not watchlist.needs_clock_check()
-    put(watchlist, row(seen_at=70))
-    assert not watchlist.needs_clock_check()
-
-
-@pytest.mark.parametrize(
-    "facts",
-    [
-        {"auto_unlock_at": WALL + 5},
-        {"auto_unlock_at": WALL + 1e6},
-        {"auto_unlock_at": None},
-        {"auto_unlock_after": None},
-        {"needs": ("warp",)},
-    ],
-    ids=lambda facts: ", ".join(facts),
-)
-def test_what_the_lock_leaves_undecided_is_rung_and_counted_and_no_clock_is_asked_again(
-    watchlist: Deadlines, facts: dict[str, Any]
-) -> None:
-    put(watchlist, row(**facts))
-    undecided = {"ok": 0, "alert": 0, "overdue": 0, "undecided": 1, "broken": 0}
-    assert watchlist.counts() == undecided
-    watchlist.reconsider(ClockCheck(Now(10, WALL + 10), 0.0))
-    assert names(watchlist, 29) == ([], [])
-    [item] = watchlist.pop_due(31).alerts
-    assert watchlist.past_alert(10).listed == [item]
-    assert names(watchlist, 1e12) == ([], [])
-    assert watchlist.counts() == undecided
-    assert not watchlist.needs_clock_check()
-    watchlist.reconsider(ClockCheck(Now(40, WALL + 3640), 0.0))
-    assert watchlist.is_current(item)
-
-
-def test_a_lock_judged_once_is_not_judged_again_by_a_later_check(watchlist: Deadlines) -> None:
-    """A wall clock put forward by an hour rings nothing, not even if the members' is as well."""
-    put(watchlist, row(found=True))
-    watchlist.reconsider(ClockCheck(Now(1, WALL + 1), 0.0))
-    watchlist.reconsider(ClockCheck(Now(2, WALL + 3602), 0.0))
-    assert names(watchlist, 29) == ([], [])
-    assert names(watchlist, 59) == (["a"], [])
-    assert names(watchlist, 61) == ([], ["a"])
-
-
-def test_what_is_overdue_is_not_hidden_behind_what_has_been_silent_for_longer(
-    watchlist: Deadlines,
-) -> None:
-    """The most urgent is listed: what can't be removed, what is due, what nobody else frees."""
-    for name, after in {
-        "goes by itself": row("goes by itself", seen_at=-20, unlock=1e6),
-        "never removed": row("never removed", seen_at=-15, unlock=None),
-        "undecided": row("undecided", seen_at=-10, needs=("warp",)),
-        "withheld": row("withheld", seen_at=-5),
-        "can't be removed": row("can't be removed"),
-    }.items():
-        put(watchlist, after, name)
-    watchlist.reconsider(ClockCheck(Now(0, WALL), 0.0))
-    names(watchlist, 1000)
-    order = ["can't be removed", "withheld", "never removed", "undecided", "goes by itself"]
-    for number in range(6):
-        found = watchlist.past_alert(number, {"can't be removed"})
-        assert [item.row.holder.name for item in found.listed] == order[:number]
-        states = Counter(item.state for item in watchlist.past_alert(5).listed[number:])
-        assert found.unlisted == {"alert": 0, "overdue": 0, "undecided": 0} | states
-
-
-def test_pushes_leave_nothing_behind(watchlist: Deadlines) -> None:
-    """500 pushes a second for 15 minutes: one entry a lock, not one a push."""
-    for second in range(900):
-        put(watchlist, row(seen_at=second, alert=1800, unlock=3600))
-    assert len(watchlist._heap) == 1
-
-
-def test_locks_that_come_and_go_leave_nothing_behind(watchlist: Deadlines) -> None:
-    for number in range(10_000):
-        put(watchlist, row(f"{number}", found=True), f"{number}")
-        put(watchlist, None, f"{number}")
-    assert len(watchlist._heap) < 2000
-    assert len(watchlist._entries) < 2000
-    assert len(watchlist._stamps) < 2000
-
-
-def test_clearing_what_was_left_behind_loses_no_lock(watchlist: Deadlines) -> None:
-    put(watchlist, row("kept"), "kept")
-    for number in range(10_000):
-        put(watchlist, row(f"{number}"), f"{number}")
-        put(watchlist, None, f"{number}")
-    assert names(watchlist, 31) == (["kept"], [])
-
-
-def test_something_comes_due_only_where_the_lock_was_not_pushed(watchlist: Deadlines) -> None:
-    """To ask changes nothing; what has come due is handed out all the same."""
-    put(watchlist, row("a"))
-    put(watchlist, row("b"))
-    assert not watchlist.comes_due(29)
-    put(watchlist, row("a", seen_at=20.0))
-    put(watchlist, None, "b")
-    assert not watchlist.comes_due(49)
-    assert watchlist.comes_due(51)
-    assert watchlist.comes_due(51)
-    assert names(watchlist, 51) == (["a"], [])
-    assert not watchlist.comes_due(79)
-    assert watchlist.comes_due(81)
-    assert names(watchlist, 81) == ([], ["a"])
-    assert not watchlist.comes_due(1000)
+    for number in range(160):
+        site.foreign(f"due-{number}", site.wall + 1, site.wall + 15)
+    site.run(3)
+    for number in range(40):
+        site.foreign(f"never-{number}", site.wall + 1, None)
+    site.foreign("refused-0", site.wall + 1, site.wall + 2)
+    with site.refusing("/removed/refused-0/"):
+        site.run(6)
+        assert listed() == {"refused": 1, "never": 40, "due": 59}
+        site.run(10)
+        assert len(site.removed()) < 60
+        assert listed() == {"refused": 1, "due": 99}

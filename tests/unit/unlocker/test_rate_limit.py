@@ -90,15 +90,6 @@ def test_without_a_limit_everything_passes() -> None:
     assert brake.state(0).limit == math.inf
 
 
-def test_what_it_counts_is_forgotten(clock: FakeClock) -> None:
-    """With no limit, too, where nobody asks."""
-    brake = RateLimit(None, clock)
-    brake.count(keys(10_000))
-    clock.now += WINDOW_S
-    brake.count(keys(1, start=10_000))
-    assert len(brake._counted) == 1
-
-
 def test_ten_thousand_removals_are_counted_in_no_time() -> None:
     brake = RateLimit(50)
     started = time.monotonic()

@@ -1,0 +1,143 @@
+"""What following very many locks costs: memory and time that are bounded."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+from lockclient.model.holder import Holder
+from lockclient.overview.rows import Row, Transition
+from tests.support.fake_clock import FakeClock
+from unlocker.deadlines import Deadlines
+from unlocker.metrics.series_limit import SeriesLimit
+from unlocker.notifications.events import AUTO_UNLOCKED, Event
+from unlocker.notifications.note import MAX_OVER
+from unlocker.notifications.notifier import Notifier
+from unlocker.notifications.recipients import Recipient
+from unlocker.rate_limit import WINDOW_S, RateLimit
+from unlocker.unclaimed import UnclaimedLocks
+
+WALL = 1_800_000_000.0
+
+
+def pushed(name: str, at: float = 0.0, *, found: bool = False, revision: int = 0) -> Transition:
+    """Return the news of a push; the alert comes 30 s after it, the removal 60 s."""
+    holder = Holder(
+        *(name, "u", "host"),
+        stamp_revisions=(revision, revision),
+        alert_at=WALL + at + 30,
+        auto_unlock_at=WALL + at + 60,
+        expected_runtime=30.0,
+        auto_unlock_after=60.0,
+    )
+    return Transition(name, None, Row(holder, at, found), live=True)
+
+
+def gone(name: str) -> Transition:
+    return Transition(name, None, None, live=True)
+
+
+def names(deadlines: Deadlines, now: float) -> tuple[list[str], list[str]]:
+    """Go on in time and return the names of alerts, and of locks that are due."""
+    alerts, due = deadlines.pop_due(now)
+    return [item.row.holder.name for item in alerts], [item.row.holder.name for item in due]
+
+
+def kept_bytes(work: Callable[[], object]) -> int:
+    """Return how much memory is in use after some work that was not before."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def test_pushes_and_locks_that_come_and_go_leave_nothing_behind() -> None:
+    """And no lock that stays is lost as what they leave is cleared."""
+    deadlines = Deadlines()
+    deadlines.update([pushed("kept")])
+
+    def push() -> None:
+        for number in range(10_000):
+            deadlines.update([pushed("kept", number / 1000)])
+
+    def come_and_go() -> None:
+        for number in range(10_000):
+            deadlines.update([pushed(f"{number}", found=True)])
+            deadlines.update([gone(f"{number}")])
+
+    assert kept_bytes(push) < 30_000
+    assert kept_bytes(come_and_go) < 800_000
+    assert names(deadlines, 41) == (["kept"], [])
+
+
+def test_what_auto_unlocks_are_counted_is_forgotten_also_where_there_is_no_limit() -> None:
+    clock = FakeClock()
+    limit = RateLimit(None, clock)
+
+    def count() -> None:
+        for number in range(10_000):
+            limit.count([(f"lock {number}", "uuid")])
+            clock.now += WINDOW_S / 10
+
+    assert kept_bytes(count) < 100_000
+
+
+def test_something_comes_due_only_where_the_lock_was_not_pushed() -> None:
+    """To ask changes nothing; what has come due is handed out all the same."""
+    deadlines = Deadlines()
+    deadlines.update([pushed("a"), pushed("b")])
+    assert not deadlines.comes_due(29)
+    deadlines.update([pushed("a", 20.0), gone("b")])
+    assert not deadlines.comes_due(49)
+    assert deadlines.comes_due(51)
+    assert deadlines.comes_due(51)
+    assert names(deadlines, 51) == (["a"], [])
+    assert not deadlines.comes_due(79)
+    assert deadlines.comes_due(81)
+    assert names(deadlines, 81) == ([], ["a"])
+    assert not deadlines.comes_due(1000)
+
+
+def test_a_lock_that_a_restore_put_back_to_an_earlier_push_repeats_no_alert() -> None:
+    deadlines = Deadlines()
+    deadlines.update([pushed("a", 9, revision=7)])
+    assert names(deadlines, 40) == (["a"], [])
+    deadlines.update([pushed("a", found=True, revision=5)])
+    assert names(deadlines, 61) == ([], ["a"])
+
+
+def test_very_many_queues_are_looked_at_less_often() -> None:
+    """They must not keep the unlocker from its work: 0.1 s of the processor's time in 5 s."""
+    looked: list[float] = []
+
+    def slow() -> list[str]:
+        until = time.thread_time() + 0.1
+        while time.thread_time() < until:
+            pass
+        looked.append(now)
+        return []
+
+    table = SimpleNamespace(loads=1, unclaimed=slow)
+    free = UnclaimedLocks(cast("Any", table), cast("Any", None), SeriesLimit())
+    for now in (0.0, 1.0, 2.0, 4.9, 20.0, 21.0):
+        free.scan(1000 + now)
+    assert looked == [0.0, 20.0]
+    free.clear()
+    free.scan(1022)
+    assert len(looked) == 3
+
+
+def test_events_that_are_not_noted_yet_are_bounded_and_hold_the_heartbeat_back() -> None:
+    counts = Counter[str]()
+    notifier = Notifier([Recipient("ops", lambda _: True)])
+    notifier.count = lambda result, number: counts.update({result: number})
+    for number in range(MAX_OVER + 2):
+        notifier.notify(Event(f"{number}", AUTO_UNLOCKED, "It is gone.", 1e9, 8))
+    assert counts == {"dropped": 2}
+    assert notifier.heartbeat_fields(10) == {"told": 7}
