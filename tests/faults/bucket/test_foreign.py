@@ -51,6 +51,16 @@ class TestSomebodyElseS:
             ClusterMutex(NAME, store=store).acquire()
         assert server.bucket.get(OBJECT) == (before, BODY)
 
+    def test_is_in_no_list(
+        self, server: BucketServer, store: ServiceStore, metadata: dict[str, str]
+    ) -> None:
+        """So that no unlocker completes its removal, nor deletes it for an old trace."""
+        before = server.bucket.insert(OBJECT, BODY, Conditions(), metadata=metadata)
+        store.announce("unlocker-1", "{}", 60, soon())
+        for _ in range(3):
+            assert not listed(store)
+        assert server.bucket.get(OBJECT) == (before, BODY)
+
 
 @pytest.mark.parametrize(
     "metadata",
