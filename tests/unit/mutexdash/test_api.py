@@ -289,12 +289,6 @@ def test_a_store_that_does_not_answer_is_503_and_one_that_is_away_is_not_waited_
     assert (answer["connected"], answer["total"]) == (False, 1)
 
 
-def test_before_everything_was_read_it_is_503() -> None:
-    answer = Board().get("/api/locks")
-    assert answer.status_code == 503
-    assert "127.0.0.1:2379" in answer.json["error"]
-
-
 # ---------------------------------------------------------------- removed
 
 

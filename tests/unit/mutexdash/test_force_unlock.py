@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
@@ -84,6 +85,22 @@ def test_a_holder_that_changed_before_or_in_between_stays(board: Board) -> None:
         assert "It is now held by other" in answer.json["error"]
         assert holder(board) == "u2"
     assert board.get("/api/removed").json["total"] == 0
+
+
+def test_two_people_at_once_unlock_one_holder_once(board: Board) -> None:
+    """Both have looked before either removes: one is told that it is done, one that it changed."""
+    both, codes = threading.Barrier(2), list[int]()
+    board.store.before_removing = lambda _: both.wait(60)
+    board.settle()
+    people = [
+        threading.Thread(target=lambda: codes.append(unlock(board).status_code)) for _ in range(2)
+    ]
+    for person in people:
+        person.start()
+    for person in people:
+        person.join(60)
+    assert sorted(codes) == [200, 409]
+    assert (board.get("/api/removed").json["total"], holder(board)) == (1, None)
 
 
 def test_one_that_was_released_is_told_so(board: Board) -> None:

@@ -193,9 +193,17 @@ def test_old_pictures_do_not_pile_up(board: Board) -> None:
         board.store.take(f"another-{number}")
         board.html("/?state=alert")
     taken, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
     gc.enable()
+    gc.collect()
+    before, _ = tracemalloc.get_traced_memory()
+    for number in range(40):
+        board.store.take(f"more-{number}")
+        board.html("/?state=alert")
+    gc.collect()
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
     assert taken < 4_200_000, "the rows of one picture and not of twenty"
+    assert after - before < 900_000, "no picture is referred to once the next one is there"
 
 
 # ---------------------------------------------------------------- lanes

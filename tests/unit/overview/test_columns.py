@@ -171,7 +171,6 @@ def test_each_kind_of_cell_is_written_everywhere(board: Board) -> None:
         cells = board.app.jinja_env.get_template("cells.html").module
     for kind in {value for value in vars(columns).values() if isinstance(value, CellKind)}:
         assert callable(getattr(cells, kind.name)), "a macro"
-        assert kind.name in ls._LAYOUTS
 
 
 # ---------------------------------------------------------------- what is undecided
@@ -216,6 +215,14 @@ def test_what_is_undecided_is_told_and_promises_no_auto_unlock(
     told = "\n".join(map(click.unstyle, lock_lines(row.holder, (), time.time())))
     assert f"undecided         {why}. People are alerted" in told
     assert "auto-unlock       undecided, 20" in told
+
+
+def test_what_is_decided_or_broken_has_no_such_word(board: Board) -> None:
+    board.store.take("fine")
+    board.store.take("broken", hostname=None, needs=["two-keys"])
+    for name in ("fine", "broken"):
+        assert board.get(f"/api/locks/{name}").json["undecided"] is None
+        board.shows(f"/lock/{name}", but=("It is unknown when",))
 
 
 def test_stamps_that_contradict_each_other_tell_no_sign_of_life(board: Board) -> None:

@@ -51,18 +51,18 @@ class Store(MemoryStore):
             yield replace(batch, term=self.term)
 
     def follow(self, revision: int, notify: Callable[[Batch], None]) -> Follower:
-        self.follower = Follower(self, revision, notify)
+        self.follower, self.notify_follower = Follower(self, revision, notify), notify
         return self.follower
 
     def tell(self) -> None:
         """Tell in one batch of all that was written since the last one."""
         news, revision = self.model.since(self.follower.revision), self.model.revision
         self.follower.revision = revision + 1
-        self.follower._notify(Batch(tuple(news), revision))
+        self.notify_follower(Batch(tuple(news), revision))
 
     def tell_that_it_goes_on(self) -> None:
         """Nothing has come by the watch yet."""
-        self.follower._notify(Batch((), self.follower.revision - 1, started=True))
+        self.notify_follower(Batch((), self.follower.revision - 1, started=True))
 
     def hold(self, name: str, **parts: bytes | None) -> None:
         self.write(*[("locks", name, part, value) for part, value in parts.items()])
@@ -127,7 +127,9 @@ def test_a_raft_term_that_went_back_is_noticed_though_it_rose_since_all_was_read
     with following(store) as table:
         store.term = 5
         store.tell_that_it_goes_on()
-        wait_until(lambda: table._term == 5, what="the term to be seen")
+        store.hold("a", uuid=b"u")
+        store.tell()
+        wait_until(lambda: "a" in table.rows(), what="all before it to be seen")
         assert table.restored() is None
         store.term = 2
         store.tell_that_it_goes_on()
@@ -166,7 +168,7 @@ def test_a_watch_that_ended_by_compaction_counts_all_locks_anew_and_a_resync_doe
         table.resync()
         wait_until(lambda: table.loads > loads, what="another reading")
         assert table.rows()["a"] is row
-        store.follower._notify(Batch((), 0, gap=True, missed=True))
+        store.notify_follower(Batch((), 0, gap=True, missed=True))
         wait_until(lambda: table.rows()["a"] is not row, what="the row that counts anew")
         again = table.rows()["a"]
         assert (again.holder, again.found) == (row.holder, True)
