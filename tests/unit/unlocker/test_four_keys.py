@@ -179,16 +179,3 @@ def test_no_lock_goes_before_its_distance_after_the_last_answered_push(lives: in
                 world.sweep()
             assert not world.keys, f"life {seed} is kept"
     assert removed > lives / 20
-
-
-def test_the_model_finds_what_other_rules_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where any two stamps tell the distance, as if all came of one push."""
-
-    def any_distance(holder: Holder) -> float | None:
-        if holder.alert_at is None or holder.auto_unlock_at is None:
-            return None
-        return holder.auto_unlock_at - holder.alert_at
-
-    monkeypatch.setattr("lockclient.model.holder.distance", any_distance)
-    monkeypatch.setattr("lockclient.model.holder.contradiction", lambda _: "")
-    assert any(live(seed).early for seed in range(300))
