@@ -12,8 +12,7 @@ from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK, Removal
 from lockclient.overview.rows import Row, Transition
 from lockclient.overview.table import Table
 from lockclient.service.logging_setup import log_fields
-from lockclient.text.confusables import named
-from lockclient.text.escaping import plain
+from lockclient.text.escaping import plain, shown_name
 from unlocker.deadlines import JudgedLock
 from unlocker.metrics.counters import REMOVAL_KINDS, Metrics
 from unlocker.notifications.events import (
@@ -52,7 +51,7 @@ class Observer:
         """Count and tell that a lock went past its alert."""
         self.metrics.alerts.inc()
         holder = item.row.holder
-        name, who = named(holder.name), _one_line(holder.describe())
+        name, who = f"'{shown_name(holder.name)}'", _one_line(holder.describe())
         log.warning(
             "Lock %s is past its alert, held by %s.",
             name,
@@ -79,8 +78,8 @@ class Observer:
         since = time.time() - _FOUND_S
         for removal in removals:
             if not found or (removal.removed_at or 0) > since:
-                name, what = named(removal.holder.name), _one_line(removal.describe())
-                line = f"Lock {name} is gone by {what}. It was held by "
+                name, what = shown_name(removal.holder.name), _one_line(removal.describe())
+                line = f"Lock '{name}' is gone by {what}. It was held by "
                 kind = FORCE_UNLOCKED if removal.how == FORCE_UNLOCK else AUTO_UNLOCKED
                 line += f"{_one_line(removal.holder.describe())}."
                 event = self._event(removal_name(removal.holder), kind, line)
@@ -127,7 +126,7 @@ class Observer:
 
 
 def _warn(event: str, holder: Holder, what: str, why: str) -> None:
-    text = f"Lock {named(holder.name)} {what}: {_one_line(why)}."
+    text = f"Lock '{shown_name(holder.name)}' {what}: {_one_line(why)}."
     log.warning("%s", text, extra=log_fields(event, holder))
 
 

@@ -18,7 +18,7 @@ from lockclient.service.logging_setup import log_fields
 from lockclient.stores.outcomes import Done, NotHolder, ReadResult
 from lockclient.stores.requests import Read, Remove
 from lockclient.stores.service_protocol import ServiceStore
-from lockclient.text.confusables import named
+from lockclient.text.escaping import shown_name
 from unlocker.deadlines import Deadlines, JudgedLock
 from unlocker.metrics.counters import CHANGED, FAILED, GONE, REMOVED, Metrics
 from unlocker.rate_limit import Key, RateLimit
@@ -160,8 +160,8 @@ class Remover:
             if _key(item) not in self._refused:  # once for a lock, not once a second
                 holder = item.row.holder
                 log.warning(
-                    "Lock %s is due and can't be removed; retrying: %s",
-                    named(holder.name),
+                    "Lock '%s' is due and can't be removed; retrying: %s",
+                    shown_name(holder.name),
                     error,
                     extra=log_fields("removal-failed", holder),
                     exc_info=not isinstance(error, StoreError),
@@ -200,8 +200,8 @@ class Remover:
     def _log_removal(self, removal: Removal) -> None:
         holder = removal.holder
         log.warning(
-            "Removed lock %s: %s.",
-            named(holder.name),
+            "Removed lock '%s': %s.",
+            shown_name(holder.name),
             removal.why,
             extra=log_fields("auto-unlocked", holder, removal),
         )

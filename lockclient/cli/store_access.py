@@ -18,7 +18,6 @@ from lockclient.overview.table import Table
 from lockclient.overview.verdict import standing
 from lockclient.settings import Settings
 from lockclient.stores.service_protocol import ServiceStore
-from lockclient.text.confusables import Looks
 
 ANSWER_TIMEOUT_S = 5.0
 """For the store to answer what a person waits for."""
@@ -99,17 +98,14 @@ def listed_locks(
     deadlocks: Iterable[Deadlock] = (),
 ) -> list[Listed]:
     """Return the locks of a table as listed at a wall-clock time; the rest is of `WaitQueues`."""
-    waiters, rows, looks = table.waiters(), table.rows(), Looks()
+    waiters = table.waiters()
     nobody = 0 if table.can.queue else None
-    for name in rows:
-        looks.add(name)
     firsts, circles = heads or {}, by_lock(deadlocks)
     listed = []
-    for name, row in rows.items():
+    for name, row in table.rows().items():
         stands, first = standing(row.holder, wall), firsts.get(name)
         found = Listed(
             *(row.holder, stands.state, waiters.get(name, nobody)),
-            like=looks.like(name, rows.__contains__),
             head=inf if first is None else first.revision,
             waits_since=None if first is None else first.since,
             deadlock=circles[name].seen_from(name) if name in circles else (),

@@ -14,7 +14,7 @@ from lockclient.model.holder import BROKEN, OK, OVERDUE, UNDECIDED, Holder
 from lockclient.overview.lock_view import no_unlock, unlocks_at
 from lockclient.overview.verdict import DEADLOCK, Standing, shared_standing
 from lockclient.text.durations import duration, roughly
-from lockclient.text.escaping import apart
+from lockclient.text.escaping import shown_name
 from lockclient.text.timestamps import distance
 
 # ---------------------------------------------------------------- rows
@@ -40,7 +40,7 @@ class Sortable(Protocol):
 
 
 class Listed(NamedTuple):
-    """One lock in a list; `like` is another one whose name looks the same, or empty.
+    """One lock in a list.
 
     `head` is what `urgency` asks for, `waiters` None where nobody knows who waits, and
     `waits_since` when the first in the queue came (Unix seconds, on its own clock), if that is
@@ -50,7 +50,6 @@ class Listed(NamedTuple):
     holder: Holder
     state: str
     waiters: int | None
-    like: str = ""
     head: float = inf
     waits_since: float | None = None
     deadlock: tuple[str, ...] = ()
@@ -122,10 +121,6 @@ def _deadline(stamp: float | None, lock: Listed, wall: float) -> str:
     return no_unlock(lock.holder) or _countdown(stamp, lock, wall)
 
 
-def _name(_: str, lock: Listed, __: float) -> str:
-    return apart(lock.holder.name) if lock.like else lock.holder.name
-
-
 def _process(_: str, lock: Listed, __: float) -> str:
     return f"{lock.holder.hostname or '?'}:{lock.holder.pid or '?'}"
 
@@ -139,7 +134,7 @@ def _queue(waiters: int | None, lock: Listed, wall: float) -> str:
 
 
 STATE: Final = CellKind("state", lambda _, lock, __: lock.standing.verdict)
-NAME: Final = CellKind("name", _name)
+NAME: Final = CellKind("name", lambda _, lock, __: shown_name(lock.holder.name))
 PROCESS: Final = CellKind("process", _process)
 PROSE: Final = CellKind("prose", lambda text, _, __: text or "")
 AGE: Final = CellKind("age", lambda at, _, wall: "" if at is None else duration(wall - at))

@@ -21,7 +21,7 @@ from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
 from lockclient.overview.verdict import VERDICTS
-from lockclient.text.confusables import told_apart
+from lockclient.text.escaping import shown_name
 
 _HEAD: Final = "(-?)(?:(host|state|lock|reason|owner|label):)?"
 _TYPED: Final = re.compile(_HEAD + r'("[^"]*"?|\S+)')
@@ -44,7 +44,7 @@ _Item = TypeVar("_Item")
 
 def searchable(holder: Holder) -> str:
     """Return where a word is looked for: the lock's name (also as it is shown), whose it is."""
-    name = holder.name if holder.name.isascii() else f"{holder.name}\n{told_apart(holder.name)}"
+    name = holder.name if holder.name.isascii() else f"{holder.name}\n{shown_name(holder.name)}"
     said = (holder.hostname, holder.reason, holder.owner, holder.user, holder.container)
     return "\n".join((name, *filter(None, said), *_labels(holder))).casefold()
 

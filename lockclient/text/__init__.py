@@ -1,1 +1,1 @@
-"""How text leaves the program: escaping, confusable names, durations, log lines."""
+"""How text leaves the program: escaping, durations, log lines."""

@@ -68,12 +68,21 @@ def apart(name: str) -> str:
     return APART.sub(_escaped, name)
 
 
+def shown_name(name: str) -> str:
+    """Return a lock's name; one that is not ASCII with its escaped form beside it."""
+    shown = plain(name)
+    return shown if shown.isascii() else f"{shown} ({apart(name)})"
+
+
 _ESCAPE: Final = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U(00(?:0[0-9a-f]|10)[0-9a-f]{4}))")
 
 
 def meant(text: str) -> str:
     """Return the text that is shown like this, with escapes; the same one if there is no other."""
     read = _ESCAPE.sub(lambda found: chr(int(found[1] or found[2] or found[3], 16)), text)
+    once = read[: len(read) // 2 - 1]  # as of `shown_name`, which has it twice
+    if text == shown_name(once):
+        return once
     return read if text in (plain(read), apart(read), chat(read)) else text
 
 

@@ -24,7 +24,6 @@ from lockclient.model.ticket import Ticket
 from lockclient.overview.rows import Row
 from lockclient.overview.table import Table
 from lockclient.overview.verdict import VERDICTS, Standing
-from lockclient.text.confusables import Looks
 from mutexdash.data.order import select, urgency_of
 from mutexdash.data.query import Page, Query
 from mutexdash.data.rows import Ended, Held
@@ -120,7 +119,6 @@ class Picture:
         self.snapshot = snapshot
         self._since, self._until = -inf, inf
         self._known: dict[str, Held] = {}
-        self.looks = Looks()
         self._order: list[Held] = []
         self._total = 0
         self._counts: Counter[Standing] = Counter()
@@ -143,7 +141,6 @@ class Picture:
         for name, row in self.snapshot.rows.items():
             held = self._known[name] = self._held(name, row, wall)
             self._narrow_validity(held)
-            self.looks.add(name)
         self._order = sorted(self._known.values(), key=urgency_of)
         self._counts = Counter(map(_standing_of, self._order))
         # A sum, because the order in which the table holds the rows says nothing.
@@ -174,7 +171,6 @@ class Picture:
         # What only the next picture needs goes on to it: where viewers come at all times, many
         # pictures are still in use, and each would have large tables of its own.
         self._known, before._known = before._known, {}
-        self.looks = before.looks
         self._order = list(before._order)
         self._total, self._counts = before._total, before._counts.copy()
         if before.good(wall):
@@ -186,13 +182,11 @@ class Picture:
                 del self._order[bisect_left(self._order, urgency_of(old), key=urgency_of)]
                 self._total -= old.mark
                 self._counts[old.standing] -= 1
-                self.looks.discard(name)
             if (row := self.snapshot.rows.get(name)) is not None:
                 held = self._known[name] = self._held(name, row, wall)
                 insort(self._order, held, key=urgency_of)
                 self._total += held.mark
                 self._counts[held.standing] += 1
-                self.looks.add(name)
                 self._narrow_validity(held)
         if not before.good(wall):
             for held in self._order:

@@ -43,13 +43,6 @@ class Dashboard:
             abort(503, f"The locks have not been read yet: {where} has not answered so far.")
         return moment
 
-    def like(self, name: str) -> str:
-        """Return a held lock whose name looks like this one; empty if there is none."""
-        moment, table = self.live.moment(), self.live.table
-        if moment is None:
-            return ""
-        return moment.picture.looks.like(name, lambda other: table.row(other) is not None)
-
 
 def attach(app: Flask, dashboard: Dashboard) -> None:
     """Make it known to the application's views."""

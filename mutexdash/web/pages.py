@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from flask import Blueprint, Response, redirect, render_template, request, url_for
 from markupsafe import Markup
@@ -100,12 +99,12 @@ def _about_one(template: str, name: str, removed: str | None, **shown: Any) -> R
     board = dashboard()
     moment = board.moment()
     detail = known(name, moment, board.live.table)
-    like = quote(board.like(name), safe="")  # another lock, of which the page says something
-    tag = f"{detail.etag}-{like}" if like and detail.etag else detail.etag
-    if (same := unchanged(tag)) is not None:
+    if (same := unchanged(detail.etag)) is not None:
         return same
     whole = complete(detail, moment, board.store, removed)
-    return tagged(_render(template, moment, detail=whole, **shown), tag if whole.etag else None)
+    return tagged(
+        _render(template, moment, detail=whole, **shown), detail.etag if whole.etag else None
+    )
 
 
 @blueprint.get("/host")
@@ -246,7 +245,6 @@ def _common() -> dict[str, Any]:
         "columns": [
             column for column in _COLUMNS if board.store.can.queue or column.kind is not QUEUE
         ],
-        "like": board.like,
         "bar_of": Bar.of,
         "lines_of": fact_rows,
         "no_unlock": no_unlock,

@@ -12,7 +12,7 @@ from werkzeug.routing import BaseConverter
 
 from lockclient.model.holder import Holder
 from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK, Removal
-from lockclient.text.confusables import told_apart
+from lockclient.text.escaping import shown_name
 from mutexdash.data.query import Query
 from mutexdash.data.timeline import Span
 
@@ -95,5 +95,5 @@ class LockName(BaseConverter):
 def alert_query(name: str) -> str:
     """Return the parameters with which Prometheus shows this lock's alerts."""
     # As metrics have it. JSON writes a text as PromQL takes one.
-    expression = f"ALERTS{{name={json.dumps(told_apart(name), ensure_ascii=False)}}}"
+    expression = f"ALERTS{{name={json.dumps(shown_name(name), ensure_ascii=False)}}}"
     return urlencode({"g0.expr": expression, "g0.tab": "1"})

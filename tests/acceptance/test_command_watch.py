@@ -122,7 +122,7 @@ def test_on_a_terminal(settings: Settings, store: ServiceStore) -> None:
     with ClusterMutex("there", store=store), ClusterMutex(like, reason="the", store=store):
         with in_terminal(settings, "watch", "--initial", "the", columns=80) as terminal:
             terminal.wait_for("  there  by ")
-            terminal.wait_for(f"  {like.encode('ascii', 'backslashreplace').decode()}  by ")
+            terminal.wait_for(f"({like.encode('ascii', 'backslashreplace').decode()})")
             with ClusterMutex("foreign", store=store), ClusterMutex("them", store=store):
                 terminal.wait_for("taken")
             terminal.wait_for("released")

@@ -19,8 +19,7 @@ from lockclient.model.clocks import monotonic
 from lockclient.model.fields import pairs
 from lockclient.model.holder import Holder
 from lockclient.model.ticket import Ticket
-from lockclient.text.confusables import told_apart
-from lockclient.text.escaping import label
+from lockclient.text.escaping import label, shown_name
 
 MAX_LISTED = 100
 """Locks past their alert, and client hosts, that get series of their own: what comes from outside
@@ -117,4 +116,4 @@ def holder_labels(who: Holder | Ticket) -> tuple[str, ...]:
     texts = [who.hostname, str(who.pid or ""), who.reason]
     if isinstance(who, Holder):
         texts += [who.owner, who.container, pairs(who.labels or {})]
-    return (told_apart(who.name), *(label(text or "") for text in texts))
+    return (shown_name(who.name), *(label(text or "") for text in texts))

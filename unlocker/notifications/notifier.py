@@ -19,7 +19,7 @@ from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import monotonic
 from lockclient.overview.table import Table
 from lockclient.stores.service_protocol import ServiceStore
-from lockclient.text.confusables import named
+from lockclient.text.escaping import shown_name
 from unlocker.notifications.events import BRAKE, IS_BLIND, SEES, Event, alert_name
 from unlocker.notifications.note import MAX_OVER, TICK_S, NotificationNote
 from unlocker.notifications.recipients import Recipient
@@ -318,4 +318,4 @@ class Notifier:
                 return None
             same = alert.partition(".")[0] == event.holder
             why = "its holder sent a heartbeat" if same else "somebody else holds it by now"
-        return f"Lock {named(event.lock)} is no longer past its alert: {why}."
+        return f"Lock '{shown_name(event.lock)}' is no longer past its alert: {why}."

@@ -9,7 +9,7 @@ import time
 
 import click
 
-from lockclient.cli.operate.show import deadlock_of, lock_lines, lookalike_of, read_lock
+from lockclient.cli.operate.show import deadlock_of, lock_lines, read_lock
 from lockclient.cli.options import LockName, Uuid, hex_option, store_options
 from lockclient.cli.output import can_ask, confirm, require_consent
 from lockclient.cli.store_access import ANSWER_TIMEOUT_S, opened_store, suggestion_for
@@ -22,8 +22,7 @@ from lockclient.overview import force_unlock as forcing
 from lockclient.settings import Settings
 from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.service_protocol import ServiceStore
-from lockclient.text.confusables import told_apart
-from lockclient.text.escaping import ascii_json, plain
+from lockclient.text.escaping import ascii_json, plain, shown_name
 
 
 @click.command("force-unlock")
@@ -72,7 +71,7 @@ def force_unlock(
         seen = read_lock(store, name)
         holder = _removable(store, seen, name, uuid)
         if not yes:
-            _show(store, seen, holder, lookalike_of(store, name))
+            _show(store, seen, holder)
             confirm(f"Take the lock from {plain(holder.describe())}?", "nothing was removed")
         why = reason or _ask_why()
         if needs := forcing.needs_sentence(holder):
@@ -83,7 +82,7 @@ def force_unlock(
             raise click.ClickException(f"{error} Look again with `clustermutex show`.") from error
     waiting = len(seen.waiters)
     click.echo(
-        f"Removed: {told_apart(name)} is not held by {plain(holder.describe())} any more."
+        f"Removed: {shown_name(name)} is not held by {plain(holder.describe())} any more."
         + (f" {waiting} waited for it: the first of them gets it." if waiting else "")
     )
 
@@ -141,9 +140,9 @@ def _removable(store: ServiceStore, seen: ReadResult, name: str, uuid: str | Non
     return holder
 
 
-def _show(store: ServiceStore, seen: ReadResult, holder: Holder, like: str) -> None:
+def _show(store: ServiceStore, seen: ReadResult, holder: Holder) -> None:
     waiters = seen.waiters if store.can.queue else None
-    for line in lock_lines(holder, waiters, time.time(), like, deadlock_of(store, seen)):
+    for line in lock_lines(holder, waiters, time.time(), deadlock_of(store, seen)):
         click.echo(line)
     click.echo()
 

@@ -141,8 +141,8 @@ def ls(
     titles first. With --watch a terminal shows the table until Ctrl-C, everything else gets it
     again after each change, with an empty line in front.
 
-    What can't be seen of a text is written as an escape, like \\u200b; so is all that is not ASCII
-    of a name that looks like another held lock's. JSON has texts as they are.
+    What can't be seen of a text is written as an escape, like \\u200b; a name that is not ASCII
+    has its escaped form beside it. JSON has texts as they are.
 
     \b
     With --json (and --watch: an object in one line after each change):
@@ -208,10 +208,7 @@ def summary(table: Table, locks: list[Listed]) -> str:
     watched = f"{counted(unlockers, 'unlocker')} running" if unlockers else "no unlocker is running"
     # Without a queue nobody knows who waits.
     waiters = f" {waiting} waiting;" if table.can.queue else ""
-    text = f"{what}{': ' if verdicts else ''}{verdicts};{waiters} {watched}."
-    alike = sum(1 for lock in locks if lock.like)
-    looks = f" {counted(alike, 'name')} look{'s' * (alike == 1)} like another's." if alike else ""
-    return f"{text}{looks}"
+    return f"{what}{': ' if verdicts else ''}{verdicts};{waiters} {watched}."
 
 
 def _document(table: Table, seen: ListView, wall: float, *, connected: bool) -> dict[str, Any]:

@@ -15,11 +15,9 @@ from lockclient.cli.store_access import (
     opened_store,
     suggestion_for,
 )
-from lockclient.errors import InvalidLockName
 from lockclient.model.clocks import Deadline
 from lockclient.model.deadlocks import Deadlock, deadlocks, waits_of
 from lockclient.model.holder import FACTS, OK, Holder
-from lockclient.model.lock_name import check_name
 from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
 from lockclient.overview.lock_json import UNLISTED, whole_lock
@@ -29,9 +27,8 @@ from lockclient.settings import Settings
 from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.requests import Read
 from lockclient.stores.service_protocol import ServiceStore
-from lockclient.text.confusables import skeleton
 from lockclient.text.durations import duration
-from lockclient.text.escaping import apart, plain
+from lockclient.text.escaping import plain, shown_name
 from lockclient.text.timestamps import distance
 
 _MAX_TICKETS = 100_000
@@ -67,7 +64,7 @@ def show(settings: Settings, name: str, as_json: bool) -> None:
                    if not on all; else empty
     """
     with opened_store(settings) as store:
-        seen, like = read_lock(store, name), lookalike_of(store, name)
+        seen = read_lock(store, name)
         deadlock = deadlock_of(store, seen)
         now, holder = time.time(), seen.holder
         waiters = seen.waiters if store.can.queue else None
@@ -81,7 +78,7 @@ def show(settings: Settings, name: str, as_json: bool) -> None:
         remarks = [seen.warning] if seen.warning else []
         print_json(whole_lock(holder, stands, waiters, circle) | {"remarks": remarks})
         return
-    for line in lock_lines(holder, waiters, now, like, deadlock):
+    for line in lock_lines(holder, waiters, now, deadlock):
         click.echo(line)
     if seen.warning:
         click.echo(_sentence("votes", seen.warning))
@@ -121,15 +118,6 @@ def deadlock_of(store: ServiceStore, seen: ReadResult) -> Deadlock | None:
     return next((found for found in deadlocks(held, tickets) if name in found.names), None)
 
 
-def lookalike_of(store: ServiceStore, name: str) -> str:
-    """Return the held lock of plain letters for whose name this one may be taken, if any."""
-    look = skeleton(name)
-    try:
-        return look if look != name and read_lock(store, check_name(look)).holder else ""
-    except InvalidLockName:  # it may be longer, or empty
-        return ""
-
-
 def _not_held_text(store: ServiceStore, seen: ReadResult, name: str) -> str:
     waiting = f" {len(seen.waiters)} wait for it; the first is about to get it."
     last = _last_removal(store, name)
@@ -156,23 +144,19 @@ def lock_lines(
     holder: Holder,
     waiters: tuple[Ticket, ...] | None,
     wall: float,
-    like: str = "",
     deadlock: Deadlock | None = None,
 ) -> Iterator[str]:
-    """Yield the lines that show a held lock, and that its name looks `like` another one's.
+    """Yield the lines that show a held lock.
 
     Args:
         waiters: None: nobody knows who waits, since the store has no line.
     """
     stands = standing(holder, wall, deadlock=deadlock is not None)
-    name = apart(holder.name) if like else plain(holder.name)
     words = dict.fromkeys((stands.verdict, *stands.words))
     told = ", ".join(
         click.style(word, COLOURS[word]) for word in words if word != OK or len(words) == 1
     )
-    yield f"{click.style(name, bold=True)}  {told}"
-    if like:
-        yield _line("looks like", f"{like}, which is held, too")
+    yield f"{click.style(shown_name(holder.name), bold=True)}  {told}"
     for fault in holder.faults():
         yield _line("broken", fault)
     if why := undecided(holder):

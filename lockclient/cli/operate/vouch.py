@@ -15,9 +15,8 @@ from lockclient.cli.store_access import opened_store
 from lockclient.errors import StoreUnavailable
 from lockclient.settings import Settings
 from lockclient.stores.diagnosis_protocol import Voter, Voting
-from lockclient.text.confusables import told_apart
 from lockclient.text.durations import duration
-from lockclient.text.escaping import plain
+from lockclient.text.escaping import plain, shown_name
 
 
 @click.command()
@@ -95,7 +94,7 @@ def _ask(found: list[Voter]) -> None:
     names = sorted(frozenset[str]().union(*(voter.locks for voter in found)))
     if names:
         raise click.ClickException(
-            f"{counted_locks([*map(told_apart, names)])} stand{'s' * (len(names) == 1)} there: "
+            f"{counted_locks([*map(shown_name, names)])} stand{'s' * (len(names) == 1)} there: "
             "nothing was changed. Wait, or have their holders release them; if no holder runs any "
             "more, add --yes."
         )

@@ -29,9 +29,8 @@ from lockclient.overview.verdict import standing
 from lockclient.overview.waiters import MOST, WaitQueues
 from lockclient.settings import Settings
 from lockclient.stores.service_protocol import ServiceStore
-from lockclient.text.confusables import told_apart
 from lockclient.text.durations import duration
-from lockclient.text.escaping import plain
+from lockclient.text.escaping import plain, shown_name
 
 POLL_INTERVAL_S = 0.5
 """Seconds between two looks at what happens without being written: stamps pass, etcd goes away."""
@@ -134,7 +133,7 @@ def _print(event: LogRow, *, as_json: bool) -> None:
     whole = now.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
     at = now.strftime("%H:%M:%SZ") if on_terminal() else whole
     kind = click.style(event.kind.ljust(_KIND_WIDTH), _COLOURS.get(event.kind))
-    name = "" if event.who is None else f"{told_apart(event.who.name)}  "
+    name = "" if event.who is None else f"{shown_name(event.who.name)}  "
     click.echo(f"{at}  {kind}  {wrapped(name + plain(event.text), len(at) + _KIND_WIDTH + 4)}")
 
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
+from markupsafe import escape
 
 from lockclient.model.holder import Holder
 from lockclient.overview.lock_view import NOTCH, Bar
 from lockclient.text.durations import duration
+from lockclient.text.escaping import apart, shown_name
 from lockclient.text.timestamps import utc
 from mutexdash.markup.escaping import visible
 from mutexdash.markup.links import linked
+from tests.support.board import Board
+from tests.support.polls import OTHER_LETTERS
 
 
 def test_markup_is_text() -> None:
@@ -33,6 +38,25 @@ def test_what_is_seen_stays() -> None:
         assert visible(text) == f'<bdi class="text">{text}</bdi>'
     block = '<bdi class="text">a\n\tb<span class="odd">\\r</span></bdi>'
     assert visible("a\n\tb\r", block=True) == block
+
+
+def test_pages_show_a_name_that_is_not_ascii_with_its_escaped_form() -> None:
+    """Lists and pages of one lock; the address and the search take the name as it is shown."""
+    name = OTHER_LETTERS["Cyrillic letters"]
+    path = quote(name, safe="")
+    escaped = escape(apart(name))
+    with Board("--allow-force-unlock") as board:
+        board.store.take(name, uuid="u")
+        board.store.removed(name, "r", how="auto-unlock", removed_at=5.0)
+        board.settle()
+        for address in (
+            *("/", "/removed", "/timeline", f"/lock/{path}", f"/removal?name={path}&uuid=r"),
+            *(f"/locks/{path}/force-unlock?uuid=u", f"/?q={quote(shown_name(name))}"),
+            f"/lock?name={quote(shown_name(name))}",
+        ):
+            text = re.sub("<[^>]*>", "", board.html(address))
+            assert name in text, address
+            assert escaped in text, address
 
 
 def test_a_long_text_is_cut_visibly() -> None:

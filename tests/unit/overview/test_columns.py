@@ -268,7 +268,7 @@ def test_the_most_urgent_is_what_costs_people_most_and_no_forged_one_is_above_an
         state = "ok" if verdict in ("deadlock", "held-too-long") else verdict
         knot = (name, "other") if verdict == "deadlock" else ()
         too_long = verdict == "held-too-long"
-        lock = Listed(holder, state, waiters, "", head, deadlock=knot, held_too_long=too_long)
+        lock = Listed(holder, state, waiters, head, deadlock=knot, held_too_long=too_long)
         assert lock.standing.verdict == verdict
         locks.append(lock)
     found = in_order(reversed(locks), "state")

@@ -25,6 +25,7 @@ from lockclient.text.escaping import (
     label,
     meant,
     plain,
+    shown_name,
     without_secrets,
 )
 from tests.support.polls import ALL, REAL
@@ -123,9 +124,17 @@ def test_a_trace_has_no_line_that_looks_like_one_of_the_log() -> None:
 
 
 @pytest.mark.parametrize("name", ALL.values(), ids=ALL)
-def test_look_alikes_of_a_name_are_told_from_it(name: str) -> None:
+def test_a_look_alike_name_is_shown_with_its_escaped_form(name: str) -> None:
+    """`meant` finds the name by either form, or by both as they are shown."""
     assert apart(name) != REAL
     assert apart(name).isascii()
+    assert apart(name) in shown_name(name)
+    assert meant(shown_name(name)) == name
+
+
+def test_an_ascii_name_is_shown_once() -> None:
+    assert shown_name("Deploy/prod (eu)") == "Deploy/prod (eu)"
+    assert shown_name("Gr\xfc\xdfe") == "Gr\xfc\xdfe" + r" (Gr\xfc\xdfe)"
 
 
 # ---------------------------------------------------------------- secrets
