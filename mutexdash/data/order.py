@@ -48,7 +48,8 @@ def _matching(rows: Sequence[Held], query: Query) -> Sequence[Held]:
         rows = [held for held in rows if query.state in held.standing.words]
     if not query.text:
         return rows
-    return query.search.among(rows, lambda held: (held.holder, held.text, held.standing.words))
+    search = query.search
+    return [held for held in rows if search.holds(held.holder, held.text, held.standing.words)]
 
 
 def _first(rows: Sequence[Held], sort: str, count: int) -> Sequence[Held]:
