@@ -58,7 +58,6 @@ def show(settings: Settings, name: str, as_json: bool) -> None:
     {more}
         queue      a list of who waits, the next one first: uuid, hostname, pid,
                    thread, reason, since (Unix seconds), revision, actor,
-                   within (the holder inside whose own block it waits),
                    frame (the line of code that waits)
         remarks    of a store of several servers: on how few of them it stands,
                    if not on all; else empty
