@@ -45,7 +45,7 @@ from lockclient.acquisition.steps import Acquired, Busy, Pause, Step, UsedUp, Wa
 from lockclient.model.backtrace import innermost_frame
 from lockclient.model.clocks import Now, Runtime
 from lockclient.model.holder import Holder
-from lockclient.model.process_identity import is_predecessor, provably_runs
+from lockclient.model.process_identity import provably_runs
 from lockclient.model.ticket import Ticket
 from lockclient.stores.outcomes import (
     Conflict,
@@ -319,9 +319,7 @@ class Acquisition(HeldState):
         return self._ask(Reclaim(self._stamped(now), previous), now)
 
     def _lives(self, other: Holder) -> bool:
-        if other.uuid in self._own:
-            return True
-        return provably_runs(other.process) and not is_predecessor(other.process, other.actor)
+        return other.uuid in self._own or provably_runs(other.process)
 
     def _get_in_line(self, now: Now) -> Step:
         if self._pauses is not None:

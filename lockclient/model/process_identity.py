@@ -1,14 +1,9 @@
-"""Which process this is, said so that another one on the same machine can tell if it still runs.
+"""Which process this is, written so that another one on the same machine can tell if it still runs.
 
-A pid alone is used again; with the boot, the pid namespace and the start time it names one
-process for ever. Linux only: elsewhere nothing is said, and nothing can be proved.
-
-A process that replaces its program (`exec`: reloaders, upgrades in place) stays the same by all
-that, and its predecessor's locks are its own: nobody else is left who could work under them. What
-proves it is the *image*, of what the kernel told the program as it began. That is written once, by
-`exec`, so that two images that differ are of two programs, which the one process ran one after the
-other; and of these the one that runs now is the later one. Images that are alike (addresses that
-are not random) prove nothing, and the threads and sub-interpreters of a process have one image.
+A pid alone is used again; boot, pid namespace, pid and start time name one process for ever. None
+of them changes when a process replaces its program by `exec`. What changes is the auxiliary vector,
+which the kernel writes at each `exec`: its digest is the *image*, one for all threads and
+sub-interpreters. Linux only: elsewhere nothing can be proved.
 """
 
 from __future__ import annotations
@@ -36,26 +31,31 @@ def fingerprint(pid: int) -> str | None:
         namespace = Path("/proc/self/ns/pid").readlink()
     except OSError:
         return None
-    return f"{boot} {namespace} {pid} {start}" if start else None
+    return f"{boot} {namespace} {pid} {start} {_image(pid)}" if start else None
+
+
+def _image(pid: int) -> str:
+    from hashlib import sha256  # with the first identity: it brings OpenSSL along
+
+    try:
+        vector = Path(f"/proc/{pid}/auxv").read_bytes()
+    except OSError:  # as after `setuid`: a predecessor of this process counts as alive
+        return "-"
+    return sha256(vector).hexdigest()[:16]  # the vector says where in memory things are
 
 
 def provably_runs(said: str | None) -> bool:
-    """Tell whether the process that said this certainly runs still; False: it may or may not."""
-    if said is None:
-        return False
-    words = said.split(" ")
-    if len(words) != 4 or not (words[2].isascii() and words[2].isdecimal()):
+    """Tell whether the process of a fingerprint certainly runs still; False: it may or may not.
+
+    Of this very process another image has ended: it was replaced by `exec`.
+    """
+    words = (said or "").split(" ")
+    if len(words) != 5 or not (words[2].isascii() and words[2].isdecimal()):
         return False
     own = (fingerprint(os.getpid()) or "").split(" ")
+    if words[:4] == own[:4]:
+        return words == own
     return words[:2] == own[:2] and _start_time(words[2]) == words[3]
-
-
-def is_predecessor(said: str | None, actor: str | None) -> bool:
-    """Tell whether it was certainly this very process that said this, before its last `exec`."""
-    mine, its = process_token(), (actor or "").partition(".")[0]
-    if not (mine.startswith(_IMAGE) and its.startswith(_IMAGE)) or said is None:
-        return False
-    return its != mine and said == fingerprint(os.getpid())
 
 
 def _start_time(pid: str) -> str | None:
@@ -69,25 +69,10 @@ def _start_time(pid: str) -> str | None:
     return None if fields[0] in ("Z", "X") else fields[19]
 
 
-_IMAGE: Final = "i"
-"""How a token begins that is made of an image. One that is drawn by chance has no such letter: two
-interpreters of one process each draw their own, and it proves nothing that they differ."""
-
-
 @cache
 def process_token() -> str:
-    """Of this process, and of no other: a pid is used again, and each container has a pid 1."""
-    from hashlib import sha256  # with the first mutex: it brings OpenSSL along
-
-    process = fingerprint(os.getpid())
-    try:
-        image = Path("/proc/self/auxv").read_bytes()
-    except OSError:
-        image = b""
-    if process is None or not image:
-        return uuid4().hex[:12]
-    # A digest, for it says where in memory things are.
-    return _IMAGE + sha256(process.encode() + image).hexdigest()[:15]
+    """Return what names this process in actors: a pid is used again, and containers share them."""
+    return uuid4().hex[:12]
 
 
 def this_thread() -> tuple[str, str]:

@@ -126,7 +126,7 @@ def test_a_holder_elsewhere_that_lives_on_is_told(
     elsewhere = ClusterMutex("x", identity="worker-7", store=store)
     with monkeypatch.context() as there:
         there.setattr(
-            "lockclient.acquisition.base.fingerprint", lambda _: "another-boot pid:[1] 1 1"
+            "lockclient.acquisition.base.fingerprint", lambda _: "another-boot pid:[1] 1 1 1"
         )
         elsewhere.acquire()
     own.pop(elsewhere.uuid)  # nor that it is this very process
