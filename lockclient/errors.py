@@ -71,6 +71,8 @@ class LockTimeout(ClusterMutexError, TimeoutError):
         if holder is not None:
             line = "" if waiting is None else f"; waiters: {waiting}"
             text += f" It is held by {holder.describe()}{line}."
+        elif waiting:
+            text += f" Nobody holds it, but {waiting} wait{'s' * (waiting == 1)} for it."
         return cls(text, name=name, holder=holder)
 
 

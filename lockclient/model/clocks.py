@@ -113,6 +113,11 @@ class Runtime:
         if auto_unlock is None:
             return cls(seconds, None)
         if auto_unlock == AUTO:
+            if seconds == MAX_DURATION_S:
+                raise ValueError(
+                    f"expected_runtime must be less than {period(MAX_DURATION_S)}, unless "
+                    "auto_unlock_after is None."
+                )
             return cls(seconds, min(3 * seconds, MAX_DURATION_S))
         return cls(seconds, require_seconds("auto_unlock_after", auto_unlock))
 

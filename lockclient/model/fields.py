@@ -24,6 +24,8 @@ FLAG: Final = "true or false"
 
 _UNITS: Final = (TIME, SECONDS, NAMES, TEXTS)
 
+MAX_COUNT: Final = (1 << 53) - 1
+"""The largest whole number that all readers of JSON have exactly."""
 UNKNOWN: Final = "unknown"
 NEVER: Final = "never"
 
@@ -189,9 +191,9 @@ def of_kind(kind: str, item: Any) -> Any:
         return None
     if kind == SECONDS:
         return item if 0 < item <= MAX_DURATION_S else None
-    if not 0 <= item <= MAX_STAMP or (kind == COUNT and item != int(item)):
-        return None
-    return int(item) if kind == COUNT else item  # some languages write all numbers as floats
+    if kind == COUNT:  # some languages write all numbers as floats
+        return int(item) if 0 <= item <= MAX_COUNT and item == int(item) else None
+    return item if 0 <= item <= MAX_STAMP else None
 
 
 def writable(text: str) -> str:

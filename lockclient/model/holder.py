@@ -26,6 +26,7 @@ from lockclient.model.fields import (
     FLAG,
     KEY,
     KNOWN,
+    MAX_COUNT,
     NAMES,
     NEVER,
     SECONDS,
@@ -49,7 +50,7 @@ MAX_VALUE_BYTES: Final = 64 * 1024
 """Bytes of one value; a longer one is broken, and not kept in memory."""
 MAX_UUID_BYTES: Final = 255
 """And of a `uuid`, which no picture of all locks can cut."""
-MOST_FENCING: Final = 1 << 53
+MOST_FENCING: Final = MAX_COUNT + 1
 """Every fencing token is smaller, so that all who read JSON have it whole."""
 MAX_BACKTRACE_CHARS, MAX_TEXT_CHARS = 16 * 1024, 4 * 1024
 """Characters that the record of a removal keeps."""

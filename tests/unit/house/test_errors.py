@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 import lockclient
-from lockclient import errors
+from lockclient import ClusterMutex, errors
 from lockclient.errors import (
     ClusterMutexError,
     InvalidLockName,
@@ -20,6 +20,7 @@ from lockclient.errors import (
 )
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
+from tests.support.memory_store import MemoryStore
 
 HOLDER = Holder("x", "u", hostname="h", problems={"pid": "is missing"})
 REMOVAL = Removal(HOLDER, 1.0, "ann", "force-unlock", "why")
@@ -49,6 +50,13 @@ def test_each_is_also_what_people_catch(kind: type[Exception], builtin: type[Exc
     """One root for all, and the builtin that says the same."""
     assert issubclass(kind, builtin)
     assert issubclass(kind, ClusterMutexError)
+
+
+def test_a_lock_that_nobody_holds_is_not_free_for_those_who_wait_before() -> None:
+    store = MemoryStore()
+    store.wait("x", "before", hostname="other")
+    with pytest.raises(LockTimeout, match="Nobody holds it, but 1 waits for it"):
+        ClusterMutex("x", store=store, timeout=0).__enter__()
 
 
 @pytest.mark.parametrize("error", ALL, ids=lambda error: type(error).__name__)

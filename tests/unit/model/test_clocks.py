@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockclient import ClusterMutex
 from lockclient.model.clocks import (
     MAX_DURATION_S,
     MAX_STAMP,
@@ -72,6 +73,12 @@ class TestDurations:
         assert Runtime.of(5000.5) == Runtime(5000.5, 15001.5)
         assert Runtime.of(300, 400) == Runtime(300, 400)
         assert Runtime.of(300, None) == Runtime(300, None)
+
+    def test_the_longest_runtime_leaves_no_time_until_an_unlock_that_is_not_given(self) -> None:
+        """The error names what was given."""
+        with pytest.raises(ValueError, match=r"^expected_runtime must be less than 3650 d, unless"):
+            ClusterMutex("x", expected_runtime="3650d")
+        assert Runtime.of("3650d", None).auto_unlock is None
 
     @pytest.mark.parametrize("unlock", [300, 299.9, 1])
     def test_the_alert_comes_before_the_unlock(self, unlock: float) -> None:

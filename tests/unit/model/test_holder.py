@@ -377,6 +377,12 @@ class TestTicketsAndRemovals:
         kept = replace(removal.holder, process=None, stamp_revisions=(0, 0))
         assert other == replace(removal, holder=kept)
 
+    def test_a_removal_keeps_a_token_that_is_larger_than_any_time(self) -> None:
+        """JSON has whole numbers up to 2**53 exactly; of a larger one no reader knows which."""
+        for token, kept in ((2**53 - 1, 2**53 - 1), (2**53, 0)):
+            value = json.dumps({"fencing_token": token}).encode()
+            assert Removal.read("x", "u", value).holder.fencing_token == kept
+
     @given(st.binary(max_size=80) | (json_values | json_facts).map(json.dumps).map(str.encode))
     def test_whatever_value_never_raises(self, value: bytes) -> None:
         """What can't be read is None or empty; what was read can be shown."""
