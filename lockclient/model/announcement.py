@@ -9,7 +9,6 @@ from lockclient.model.fields import json_object
 
 
 def announced(announcement: str) -> dict[str, Any]:
-    """Return what an unlocker says of itself; empty if it can't be read."""
     return json_object(announcement.encode(errors="replace")) or {}
 
 

@@ -36,10 +36,7 @@ has to be worked out, its source line read. The code object is kept so that its 
 
 
 def capture() -> str:
-    """Return the caller's stack, the innermost call last, without frames of this library.
-
-    File, line, function and source line, as Python prints a traceback; no values of variables.
-    """
+    """Return the caller's stack as Python prints it, without our own frames or any values."""
     frame: FrameType | None = sys._getframe(1)
     parts: list[str] = []
     size = _CUT_SIZE
@@ -57,7 +54,6 @@ def capture() -> str:
 
 
 def is_internal(filename: str) -> bool:
-    """Tell whether a file is this library's own."""
     return filename.startswith(LIBRARY) and not filename.startswith(COMMANDS)
 
 
@@ -113,7 +109,6 @@ def _innermost(backtrace: str | None) -> tuple[str, str, str] | None:
 
 
 def _is_passed_on(filename: str) -> bool:
-    """Tell whether somebody else's line took the lock: an `ExitStack` only hands it on."""
     return is_internal(filename) or filename == contextlib.__file__
 
 

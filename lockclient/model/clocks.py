@@ -1,10 +1,7 @@
 """Moments, deadlines and stamps. All durations are seconds.
 
-Two clocks are kept apart: deadlines of this process live on the monotonic clock, which never
-jumps; stamps that other hosts read are wall-clock times (UTC Unix seconds).
-
-The monotonic clock is the one that goes on while the machine is suspended, where there is one:
-other machines go on meanwhile, and a lock's time runs out there.
+Deadlines live on a monotonic clock that goes on while the machine is suspended, where there is one:
+a lock's time runs out on other machines meanwhile. Stamps are wall-clock times (UTC Unix seconds).
 """
 
 from __future__ import annotations
@@ -33,7 +30,6 @@ class Now(NamedTuple):
 
     @classmethod
     def read(cls) -> Now:
-        """Read both clocks."""
         return tuple.__new__(cls, (monotonic(), time.time()))  # in C, unlike `cls(…)`
 
 
@@ -57,7 +53,7 @@ class Deadline(float):
 
     @property
     def own(self) -> Deadline:
-        """What the caller has asked for, where this gives a silent store more time than that."""
+        """The caller's own deadline, of which `within` made this one."""
         return self
 
     def within(self, least: float, most: float) -> Deadline:
@@ -81,10 +77,7 @@ class _Patience(Deadline):
 
 
 class Stamps(NamedTuple):
-    """What `alive()` pushes forward together: wall-clock times, Unix seconds.
-
-    `auto_unlock_at` None means that the lock is never removed by the unlocker.
-    """
+    """What a heartbeat writes, in Unix seconds; without `auto_unlock_at` no unlocker removes it."""
 
     alert_at: float
     auto_unlock_at: float | None
@@ -134,7 +127,6 @@ class Runtime:
             )
 
     def stamps(self, wall: float) -> Stamps:
-        """Return the stamps of a heartbeat at the wall-clock time `wall`."""
         unlock_at = None if self.auto_unlock is None else wall + self.auto_unlock
         return tuple.__new__(Stamps, (wall + self.expected, unlock_at))  # as in `Now.read`
 
@@ -147,7 +139,6 @@ MAX_STAMP = 253_402_300_799
 
 
 def require_seconds(what: str, value: object) -> float:
-    """Return a duration in seconds, more than none and at most ten years."""
     value = to_seconds(what, value)
     if not 0 < value <= MAX_DURATION_S:
         raise ValueError(f"{what} must be more than 0 s and at most ten years, not {value!r}.")
@@ -155,11 +146,7 @@ def require_seconds(what: str, value: object) -> float:
 
 
 def to_seconds(what: str, value: object, otherwise: str = "") -> float:
-    """Return a duration in seconds: given as such, as a `timedelta`, or as text like "5m".
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Return the seconds of a number, a `timedelta` or text like "5m", else raise ValueError."""
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, str):
@@ -176,7 +163,6 @@ def to_seconds(what: str, value: object, otherwise: str = "") -> float:
 
 
 def require_timeout(what: str, value: Duration | None) -> float | None:
-    """Return a timeout in seconds (from 0 on, or None), else raise ValueError."""
     if value is None:
         return None
     value = to_seconds(what, value, " or None")
@@ -190,11 +176,7 @@ format_stamp = "{:.3f}".format
 
 
 def parse_stamp(text: str) -> float:
-    """Read a wall-clock time from the store.
-
-    Raises:
-        ValueError: it is no plain decimal number of Unix seconds, or beyond the year 9999.
-    """
+    """Read plain decimal Unix seconds up to the year 9999, else raise ValueError."""
     if not text.replace(".", "", 1).isdecimal() or not text.isascii():
         raise ValueError(f"{text[:40]!r} is no decimal number of Unix seconds")
     value = float(text)

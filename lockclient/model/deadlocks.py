@@ -1,11 +1,8 @@
-"""Who waits for whom in a circle, so that nobody of them ever goes on.
+"""Deadlocks: actors that hold locks and wait for each other's in a circle.
 
-A holder and a ticket each say by `actor` of which thread or task of which process they are. One
-that holds x and waits for y, while another holds y and waits for x, is such a circle. It *may be* a
-deadlock: a wait that has a limit ends by itself, and what one thread took may be let go by another.
-
-An actor that waits for its own lock is no circle here. A thread of a pool takes a lock in one job
-and waits for it in the next, while another thread releases it.
+It *may be* one: a wait may have a limit, and another thread may release what one has taken. An
+actor that waits for its own lock is no circle: a pool's thread may take a lock in one job and wait
+in the next for another thread's release.
 """
 
 from __future__ import annotations
@@ -28,7 +25,6 @@ class Deadlock:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The locks, in the order of the waits."""
         return tuple(ticket.name for ticket in self.waits)
 
     def seen_from(self, name: str) -> tuple[str, ...]:
@@ -38,7 +34,6 @@ class Deadlock:
 
     @property
     def text(self) -> str:
-        """Say in a sentence who has what and waits for what."""
         told = [
             f"{_process(wait)} has {has.name!r} and waits for {wait.name!r}"
             for has, wait in zip((self.waits[-1], *self.waits), self.waits, strict=False)
@@ -63,11 +58,7 @@ def waits_of(tickets: Iterable[Ticket]) -> dict[str, Ticket]:
 
 
 def deadlocks(holders: Mapping[str, Holder], tickets: Iterable[Ticket]) -> list[Deadlock]:
-    """Return all circles among these waits, each one once, by the names of their locks.
-
-    Each actor has at most one way to go, so every circle is found by going: no other graph is
-    needed. Who stands in line ahead adds nothing: it waits for the same holder.
-    """
+    """Return each circle once. An actor waits for one lock, so following the waits finds all."""
     waits = waits_of(tickets)
     found: list[Deadlock] = []
     walked: dict[str, int] = {}  # actor: the number of the walk that came by
@@ -88,5 +79,4 @@ def deadlocks(holders: Mapping[str, Holder], tickets: Iterable[Ticket]) -> list[
 
 
 def by_lock(found: Iterable[Deadlock]) -> dict[str, Deadlock]:
-    """Return the deadlock that each of these locks is in; it is in one."""
     return {name: deadlock for deadlock in found for name in deadlock.names}

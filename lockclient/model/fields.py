@@ -63,12 +63,10 @@ class Fact:
 
     @property
     def description(self) -> str:
-        """What it is in JSON, with its unit."""
         return self.says + (f" ({self.kind})" if self.kind in _UNITS else "")
 
 
 def fact(kind: str, place: str, title: str, says: str, default: Any = None, **how: Any) -> Any:
-    """Make a dataclass's field of a fact."""
     made = Fact("", kind, place, title, says, optional=default is None, **how)
     return field(default=default, repr=made.listed, metadata={"fact": made})
 
@@ -77,15 +75,12 @@ to_json: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def size_of(text: str) -> int:
-    """Return how many bytes a text has as it is written, in JSON, its quotes aside.
-
-    That may be six for one character, which must not surprise who reads no more than so many.
-    """
+    """Return how many bytes a text has in JSON, quotes aside: up to six for one character."""
     return len(to_json(text).encode()) - 2
 
 
 def cut(texts: Mapping[str, str] | None, most: int) -> Mapping[str, str] | None:
-    """Return an object of texts with so many characters at most, of its first ones."""
+    """Return the first of these texts that have so many characters at most, names included."""
     kept: dict[str, str] = {}
     for name, text in (texts or {}).items():
         most -= len(name) + len(text)
@@ -108,11 +103,7 @@ _LABEL_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_.-]{0,62}")
 
 
 def require_text(what: str, value: object, shortest: int = 0, longest: int = 4096) -> str:
-    """Return an exact `str` of so many bytes in JSON, in which a lone surrogate is replaced.
-
-    Raises:
-        ValueError: it is none; the sentence begins with `what`.
-    """
+    """Return a writable, exact `str` of so many bytes in JSON, else raise ValueError."""
     if not isinstance(value, str):
         raise ValueError(f"{what} must be a text, not {value!r}.")
     text = writable(str.__str__(value))
@@ -122,11 +113,7 @@ def require_text(what: str, value: object, shortest: int = 0, longest: int = 409
 
 
 def require_labels(what: str, given: object) -> dict[str, str]:
-    """Return labels that may be written; None is none.
-
-    Raises:
-        ValueError: they are no mapping of names to texts, too many, or too long.
-    """
+    """Return labels that may be written (None: none), else raise ValueError about `what`."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -158,10 +145,7 @@ _from_json: Final = json.JSONDecoder(parse_constant=_refuse).decode
 
 
 def json_object(value: bytes) -> dict[str, Any] | None:
-    """Read a JSON object in UTF-8; None if it is none, whatever else a lenient reader would take.
-
-    Readers in other languages must come to the same.
-    """
+    """Read a JSON object in strict UTF-8, as readers in other languages do; None: it is none."""
     try:
         found = _from_json(value.decode())
     except (ValueError, RecursionError):
@@ -176,7 +160,6 @@ def json_facts(value: bytes, kinds: Mapping[str, str]) -> dict[str, Any]:
 
 
 def of_kind(kind: str, item: Any) -> Any:
-    """Return what JSON had for a fact if it is of its kind, else None."""
     if kind == TEXT:
         return writable(item) if isinstance(item, str) else None
     if kind == NAMES:
@@ -209,13 +192,9 @@ MAX_INTERNED_CHARS: Final = 200
 
 @lru_cache(maxsize=10_000, typed=True)
 def interned(item: _Item) -> _Item:
-    """Return the one copy of a number or text.
-
-    Not `sys.intern`, by which a text of others may stay for ever (in Python 3.12.0 to 3.12.6).
-    """
+    """Return the one copy of an item. (`sys.intern` of Python 3.12.0 to 3.12.6 frees none.)"""
     return item
 
 
 def interned_text(text: str) -> str:
-    """Return the one copy of a text, if it is short."""
     return interned(text) if len(text) <= MAX_INTERNED_CHARS else text

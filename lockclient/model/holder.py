@@ -1,7 +1,6 @@
-"""What a lock says about itself: its holder, the tickets of its waiters.
+"""What a lock says about itself: its holder.
 
-Everything read from the store is hostile until parsed here: a value that can't be read is kept
-as far as it can be shown and named in `Holder.problems`; reading never raises.
+Reading never raises: a value that can't be read is named in `Holder.problems`.
 """
 
 from __future__ import annotations
@@ -157,10 +156,7 @@ class Holder:
 
     @property
     def alive_at(self) -> float | None:
-        """When the holder gave its last heartbeat, Unix seconds by its own clock.
-
-        None where nothing tells, or where the stamps contradict each other.
-        """
+        """The last heartbeat, by the holder's clock; None: unknown, or the stamps contradict."""
         signs = self.signs_of_life()
         return round(signs[0], 3) if signs and not disagreement(signs) else None
 
@@ -178,7 +174,6 @@ class Holder:
 
     @property
     def by_distance(self) -> bool:
-        """Whether the distance of its stamps is all that says for how long it may be silent."""
         return self.first_distance is not None and self.auto_unlock_at is not None
 
     def signs_of_life(self) -> list[float]:
@@ -197,12 +192,11 @@ class Holder:
         return _written_to({**_UNSAID, "name": name}, found, backtrace=backtrace)
 
     def updated(self, changes: Mapping[str, Found], *, backtrace: bool = True) -> Holder:
-        """Return the holder after these subkeys were written, or deleted where the value is None.
+        """Return the holder after these subkeys were written, or deleted (None).
 
-        Unknown subkeys and facts are ignored, so that a newer client may write more than we know.
-        Stamps and `about` that were written before `uuid`, or stand there without it, are a former
-        holder's and do not count. `about` is written with `uuid` and never again: a later one is
-        somebody else's word. Without `backtrace` that is checked but not kept.
+        Unknown subkeys and facts are ignored: a newer client may write more. Stamps and `about` of
+        before `uuid` are a former holder's and do not count; an `about` written later is somebody
+        else's. Without `backtrace` that is checked but not kept.
         """
         fields = dict(zip(_FIELDS, _values_of(self), strict=True))
         return _written_to(fields, changes, backtrace=backtrace)
@@ -210,7 +204,6 @@ class Holder:
     # ------------------------------------------------------------ writing
 
     def stamped(self, stamps: Stamps) -> Holder:
-        """Return the holder after a push of its stamps."""
         return replace(self, alert_at=stamps.alert_at, auto_unlock_at=stamps.auto_unlock_at)
 
     def subkeys(self) -> dict[str, str]:
@@ -278,18 +271,11 @@ class Holder:
         return said | {"fencing_token": self.shown_token()}
 
     def shown_token(self) -> int:
-        """Return the fencing token for people and programs; 0: there is none.
-
-        What a store without such tokens has there names the acquisition, for that store alone.
-        """
+        """Return the fencing token; 0: the store has none (the number names the acquisition)."""
         return self.fencing_token if self.fencing_token < MOST_FENCING else 0
 
     def bounded(self) -> Holder:
-        """Return the holder with its texts cut so that a record of it fits into one request.
-
-        A lock's values may be so long that, written as JSON, the record would be more than the
-        store takes, and the lock could never be removed.
-        """
+        """Return the holder with texts cut, so that the record of its removal fits a request."""
         texts = {
             name: text[:MAX_TEXT_CHARS]
             for name in ("hostname", *sorted(_SHARED))
@@ -347,7 +333,6 @@ _UNSAID: Final[dict[str, Any]] = dict(zip(_FIELDS, _values_of(Holder()), strict=
 
 
 def _written_to(fields: dict[str, Any], changes: Mapping[str, Found], *, backtrace: bool) -> Holder:
-    """Return the holder of these fields after the changes; see `Holder.updated`."""
     problems = dict(fields["problems"])
     token, stamped = fields["fencing_token"], fields["stamp_revisions"]
     if "uuid" in changes:

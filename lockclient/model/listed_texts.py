@@ -23,11 +23,7 @@ _texts_of: Final = attrgetter(*_TEXTS)
 
 
 def listed(holder: Holder) -> Holder:
-    """Return the holder as a list of very many has it: no text of it is long.
-
-    What others write must not become as much memory, times the number of locks. The uuid stays
-    whole: removals compare it.
-    """
+    """Return the holder without long texts. The uuid stays whole: removals compare it."""
     texts = _texts_of(holder)
     short = tuple(text and shortened(text) for text in texts)
     long = any(
@@ -45,11 +41,7 @@ def listed(holder: Holder) -> Holder:
 
 
 def shortened(text: str) -> str:
-    """Return a text as a list of very many has it.
-
-    Half as long if one of its characters has more than 16 bits: then Python keeps four bytes of
-    each of them.
-    """
+    """Cut a text; to half the length where Python keeps four bytes of each character."""
     if len(text) <= MAX_LISTED_TEXT_CHARS // 2:
         return text
     wide = not text.isascii() and max(text) > "\uffff"

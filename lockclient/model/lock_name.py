@@ -1,4 +1,4 @@
-"""What can be the name of a lock."""
+"""What can be a lock's name."""
 
 from __future__ import annotations
 
@@ -12,14 +12,8 @@ _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
 def check_name(name: object) -> str:
-    """Return `name` as an exact `str` if it can be a lock's name.
-
-    A subclass may format as another text than its value, as a member of an Enum does: callers use
-    what this returns, so that no two keys come of one name.
-
-    Raises:
-        InvalidLockName: it is no text, empty, over 255 bytes in UTF-8, not encodable, or has
-            control characters.
+    """Return a lock's name as an exact `str` (an Enum's member may format differently), else raise
+    InvalidLockName.
     """
     if not isinstance(name, str):
         raise InvalidLockName(f"A lock's name must be a text, not {type(name).__name__}.")

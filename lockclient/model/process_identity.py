@@ -76,14 +76,11 @@ def process_token() -> str:
 
 
 def this_thread() -> tuple[str, str]:
-    """Return the calling thread's name, and its actor: what tells it from all of all processes.
+    """Return the calling thread's name and actor, in one call: every acquisition makes it.
 
-    `threading.current_thread()` would leave an entry behind for good for each thread that Python
-    did not start. (One call for both: every acquisition makes it.)
-
-    The system gives the number of a thread that ended to the next one, and what the first has taken
-    may still be held: so a thread has a number of the process's own beside it. (Beside, and not
-    instead: each sub-interpreter counts for itself.)
+    The system reuses the number of an ended thread, so an actor has a number of the process's own
+    beside it. `threading.current_thread()` would leave an entry for each thread that Python did not
+    start.
     """
     thread: threading.Thread | None = getattr(_here, "thread", None) or _find_thread()
     ident = threading.get_ident()
@@ -96,7 +93,7 @@ def this_thread() -> tuple[str, str]:
 
 
 def task_actor(task: object) -> str:
-    """Return the actor of a task of asyncio: one that ended may have had its address, and name."""
+    """Return a task's actor; its address may have been an ended task's."""
     number = _task_numbers.get(task)
     if number is None:
         number = _task_numbers[task] = next(_numbers)
@@ -105,7 +102,6 @@ def task_actor(task: object) -> str:
 
 @lru_cache(maxsize=8)
 def user_name(uid: int) -> str:
-    """Return the name of a user of this system, or the number of one that has none."""
     try:
         from pwd import getpwuid
 
@@ -116,7 +112,7 @@ def user_name(uid: int) -> str:
 
 @cache
 def container() -> str | None:
-    """Return where this process runs: `namespace/pod`, or a container's id; None: in neither."""
+    """Return `namespace/pod` or a container's id; None: in neither."""
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         # A pod's name is its host's, unless its `hostname` says otherwise.
         namespace = _read("/var/run/secrets/kubernetes.io/serviceaccount/namespace").strip()

@@ -35,11 +35,9 @@ class Removal:
     code: str = ""
 
     def written(self) -> dict[str, Any]:
-        """Return what the record says in the store."""
         return self.facts() | ({"code": self.code} if self.code else {})
 
     def value(self) -> str:
-        """Return the record's value in the store, JSON."""
         return to_json(self.written())
 
     def split_backtrace(self) -> tuple[Removal, str]:
@@ -51,10 +49,7 @@ class Removal:
         return replace(self, holder=replace(self.holder, backtrace=None), code=code), backtrace
 
     def without_token(self) -> Removal:
-        """Return it as stores without fencing tokens record it.
-
-        The number by which they name an acquisition is no such token, and too large for JSON.
-        """
+        """Return the record without the number that names an acquisition where no tokens are."""
         holder = replace(self.holder, fencing_token=0, stamp_revisions=(0, 0))
         return replace(self, holder=holder)
 
@@ -72,7 +67,6 @@ class Removal:
 
     @classmethod
     def read(cls, name: str, uuid: str, value: bytes) -> Removal:
-        """Build a removal from its key and value; what can't be read is None or empty."""
         own = json_facts(value, _REMOVAL)
         facts = json_facts(value, _RECORDED)
         holder = Holder(name, uuid, **facts | {"fencing_token": facts["fencing_token"] or 0})
@@ -82,8 +76,7 @@ class Removal:
 
     @classmethod
     def listed(cls, name: str, uuid: str, value: bytes) -> Removal:
-        """Build a removal as a list of many has it: no text too long, and of a backtrace only
-        that there is one, as an empty text."""
+        """Return a removal as lists have it: texts cut, an empty text for a backtrace."""
         from lockclient.model.listed_texts import listed, shortened  # for services alone
 
         found = cls.read(name, uuid, value if len(value) <= MAX_RECORD else b"")
@@ -106,7 +99,6 @@ def _name_of(code: bytes) -> str:
 
 
 def removed_at(value: bytes) -> float | None:
-    """Return when the lock was removed that a record is about, by its remover's clock."""
     at: float | None = json_facts(value, {"removed_at": TIME})["removed_at"]
     return at
 

@@ -1,8 +1,4 @@
-"""Record retention: for how long the record of a removal is kept, in seconds and in words.
-
-Stores bind records to it, unlockers delete what is older, and every text that names it is made of
-it: who changes it changes this file (and docs/, which a test compares).
-"""
+"""For how long the record of a removal is kept, in seconds and in words; a test compares docs/."""
 
 from __future__ import annotations
 

@@ -74,32 +74,26 @@ class ClockCheck:
 
     @classmethod
     def of(cls, before: Now, offsets: Sequence[float], after: Now) -> ClockCheck:
-        """Judge the members' answers, with our clocks as they were before and after asking."""
         jump = (after.wall - before.wall) - (after.monotonic - before.monotonic)
         known = bool(offsets) and abs(jump) <= _JUMP
         return cls(after, statistics.median(offsets) if known else None)
 
     @property
     def trusted(self) -> bool:
-        """Whether our wall clock may be believed."""
         return self.offset is not None and abs(self.offset) <= AGREEMENT
 
     def moment(self, wall: float) -> float:
-        """Return when it is `wall` (Unix seconds) by the slower clock, on our monotonic one."""
+        """Return when it is `wall` by the slower of both wall clocks, on our monotonic one."""
         return self.own_moment(wall) - min(0.0, self.offset or 0.0)
 
     def own_moment(self, wall: float) -> float:
-        """Return when it is `wall` (Unix seconds) by our wall clock, on our monotonic one."""
         return self.now.monotonic + wall - self.now.wall
 
 
 def due_at(holder: Holder, seen_at: float, check: ClockCheck | None) -> float:
-    """Return when a lock may be removed, on our monotonic clock; `NEVER`.
+    """Return the moment, on our monotonic clock, from which a lock may be removed.
 
-    Args:
-        holder: the lock.
-        seen_at: when its stamps, as they still are, were known to be written, by the same clock.
-        check: the latest clock check; None if there was none yet.
+    `seen_at` is when its stamps were known to be written.
     """
     if holder.broken() or holder.undecided():
         return NEVER
@@ -119,10 +113,7 @@ def counted(seen_at: float, after: float | None) -> float | None:
 
 
 def as_judged(read: Holder, judged: Holder) -> bool:
-    """Tell whether a lock, read once more and whole, is as when it was judged by what lists show.
-
-    The request that removes it compares the stamps' revisions besides, which decides.
-    """
+    """Tell whether a lock, read whole, is as a list showed it; the removal compares revisions."""
     return (
         read.stamp_revisions == judged.stamp_revisions
         and not read.broken()
@@ -132,7 +123,6 @@ def as_judged(read: Holder, judged: Holder) -> bool:
 
 
 def silence_removal(holder: Holder, silent: float, by: str, wall: float) -> Removal:
-    """Return the removal of a lock that was seen to be `silent` for so many seconds."""
     allowed = period(holder.allowed_silence or 0)
     why = f"no heartbeat for {period(round(silent, 1))}; its time ran out after {allowed}"
     return Removal(holder.bounded(), wall, by, AUTO_UNLOCK, why)

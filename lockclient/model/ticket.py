@@ -1,4 +1,4 @@
-"""The ticket of a waiter: its place in the queue for a lock, and who waits."""
+"""A waiter's ticket: its place in the queue."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from lockclient.model.fields import COUNT, TEXT, TIME, json_facts, size_of, to_j
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A waiter in line for a lock. `revision` is the store's order: the line goes by it.
-
-    `frame` is the line of code that waits, `FRAME_BYTES` of it at most.
-    """
+    """A waiter in the queue, in the order of `revision`; `frame` is the line of code that waits."""
 
     name: str
     uuid: str
@@ -36,7 +33,6 @@ class Ticket:
         return cls(name, uuid, **said, revision=revision)
 
     def listed(self) -> Ticket:
-        """Return the ticket as a list of very many has it: no text of it is long."""
         from lockclient.model.listed_texts import shortened  # for services alone
 
         texts = (self.hostname, self.thread, self.reason, self.actor)
@@ -44,7 +40,6 @@ class Ticket:
         return replace(self, hostname=hostname, thread=thread, reason=reason, actor=actor)
 
     def value(self) -> str:
-        """Return the ticket's value in the store, JSON."""
         said = {key: getattr(self, key) for key in _TICKET}
         if said["frame"] is None:
             del said["frame"]

@@ -1,8 +1,7 @@
-"""What the watch has brought and the table has not taken in yet: so many bytes and no more.
+"""The queue between watch and table, bounded in bytes.
 
-Whoever writes faster than a table reads would else fill its process's memory. Here the thread that
-reads the watch waits until there is room; what is not read stays with the store, which keeps it
-anyway, and is told later.
+Where others write faster than a table reads, the thread that reads the watch waits for room; the
+rest stays with the store.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ class BoundedQueue:
         self._closed = False
 
     def put(self, batch: Batch, *, wait: bool = True) -> None:
-        """Add a batch; with `wait` only as soon as there is room for it."""
         size = sum(_EACH + len(change.value or b"") for change in batch.changes)
         with self._changed:
             self._changed.wait_for(lambda: not wait or self._size <= ROOM or self._closed)
@@ -48,7 +46,6 @@ class BoundedQueue:
             return batch
 
     def close(self) -> None:
-        """Let nobody wait any more."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -27,25 +27,18 @@ class Sortable(Protocol):
     """What a list knows of a lock."""
 
     @property
-    def holder(self) -> Holder:
-        """Who has it."""
+    def holder(self) -> Holder: ...
 
     @property
     def waiters(self) -> int | None:
-        """How many wait for it; None: the store has no line, so that nobody knows."""
+        """How many wait; None: unknown, the store has no queue."""
 
     @property
-    def urgency(self) -> Urgency:
-        """What the most urgent lock has least of; see `urgency`."""
+    def urgency(self) -> Urgency: ...
 
 
 class Listed(NamedTuple):
-    """One lock in a list.
-
-    `head` is what `urgency` asks for, `waiters` None where nobody knows who waits, and
-    `waits_since` when the first in the queue came (Unix seconds, on its own clock), if that is
-    known. `deadlock` is as `Deadlock.seen_from` has it.
-    """
+    """One lock in a list; `waits_since` is when the first waiter came, by its clock."""
 
     holder: Holder
     state: str
@@ -57,12 +50,10 @@ class Listed(NamedTuple):
 
     @property
     def standing(self) -> Standing:
-        """How it stands."""
         return shared_standing(self.state, bool(self.deadlock), self.held_too_long)
 
     @property
     def urgency(self) -> Urgency:
-        """See `Sortable`."""
         return urgency(self.holder, self.standing, self.waiters or 0, self.head)
 
 
@@ -76,16 +67,9 @@ _NEVER_REMOVED, _REMOVED_LATER = 3, 4
 def urgency(holder: Holder, standing: Standing, waiters: int, head: float = inf) -> Urgency:
     """Return what the most urgent lock has least of: overdue first, and the healthy ones last.
 
-    The others go by what they cost people: those for which most wait. Of as many first the ones
-    that only a person can free, because nothing else will; then the one whose first waits longest;
-    then by the time left. Where all is well nobody is needed, and it goes by the time left alone.
-
-    Who may write tickets may forge waiters and deadlocks. So a lock that is overdue, which is told
-    from its own keys alone, stands above whatever they say.
-
-    Args:
-        head: the revision of the ticket that has waited longest, which no waiter's clock moves;
-            `inf` if it is not known, as of a queue that was not read.
+    The others go by how many wait; then those first that only a person can free; then by the
+    revision of the oldest ticket (`head`), which no waiter's clock moves; then by the time left.
+    Tickets may forge waiters and deadlocks: an overdue lock stands above all of them.
     """
     due = unlocks_at(holder)
     left = inf if due is None else due
@@ -101,12 +85,9 @@ def urgency(holder: Holder, standing: Standing, waiters: int, head: float = inf)
 
 
 class CellKind(NamedTuple):
-    """How the cells of a column are written.
+    """How a column's cells are written.
 
-    Attributes:
-        name: the macro in `mutexdash/templates/cells.html` that marks one up, and the layout in
-            `cli/operate/ls.py`, if it is not an ordinary text.
-        text: writes one for the command: from the column's value, of a lock, at a wall-clock time.
+    `name` is a macro of cells.html and a layout of the command's table; `text` writes a cell there.
     """
 
     name: str
@@ -126,7 +107,6 @@ def _process(_: str, lock: Listed, __: float) -> str:
 
 
 def _queue(waiters: int | None, lock: Listed, wall: float) -> str:
-    """Say how many wait and how long the first in the queue has."""
     if not waiters:
         return "–" if waiters is None else "0"
     longest = "" if lock.waits_since is None else f" · {roughly(wall - lock.waits_since)}"
@@ -170,7 +150,6 @@ class Column(NamedTuple):
 
     @property
     def descending(self) -> bool:
-        """Whether the largest values are looked for first: most waiters."""
         return self.kind is QUEUE
 
 

@@ -1,21 +1,18 @@
 """Whether the picture of all locks still shows what is written: a watch may fall silent unnoticed.
 
-A stream that stands, whose keepalive is answered and that brings nothing looks just like a store in
-which nothing happens (etcd-io/etcd #15402, #17529, and a member that is frozen). Nor can etcd be
-asked: answers to progress requests were seen to overtake events. So what is *known* to have been
-written is to come by the watch: an unlocker's own heartbeats, whose revision etcd confirmed, or
-those of others, read by who may not write. What was refused, or not answered, says nothing about
-the watch, and is not told here.
+A silent stream whose keepalive is answered looks just like a store in which nothing happens
+(etcd-io/etcd #15402, #17529, a frozen member), and answers to progress requests were seen to
+overtake events. So a write that is *known* is to come by the watch: an unlocker's own confirmed
+heartbeat, or another's that a reader of the store saw.
 
     freshness.expect(revision, known_at)    # each time that something is known to be written
-    freshness.look()                        # once a second: does what there is to do
+    freshness.escalate()                    # once a second: does what there is to do
     freshness.stale()                       # nothing may be believed, alerted on or removed now
 
-What is done, one after the other, each only if what went before did not help: the stream is opened
-anew, on another member if there is one, which costs nothing and misses nothing; everything is read
-again, by a new watch; again; and then it is `failed()`, so that the process had better end and be
-started anew. A reading makes the picture new, but says nothing of the watch: it stays stale until
-the watch itself has brought something.
+Each step is taken only if the one before did not help: reopen the stream, on another member if
+there is one; read everything and watch anew; again; then `failed()`, and the process should be
+restarted. A reading says nothing of the watch: the picture stays stale until the watch has brought
+something.
 """
 
 from __future__ import annotations
@@ -37,11 +34,7 @@ than 5 s without being called stale."""
 
 
 def latest(store: ServiceStore) -> float:
-    """Return for how many seconds what a store brings may be late.
-
-    Of one that is looked at, what was written at the begin of a look comes by the next one, and
-    one that is not answered is no reason to believe nothing.
-    """
+    """Return for how many seconds a store may be late: a poll may miss a write of its own time."""
     return LATE + 2 * store.poll
 
 
@@ -53,13 +46,7 @@ READINGS = 2
 
 
 class Freshness:
-    """Compares what is known to be written with what a table shows; several threads may use it.
-
-    Args:
-        table: the picture.
-        reopen: opens the table's watch anew.
-        late: seconds for which what is written may be on its way: see `latest`.
-    """
+    """Compares what is known to be written with what a table shows; several threads may use it."""
 
     def __init__(self, table: Table, reopen: Callable[[], None], late: float = LATE) -> None:
         self._table = table
@@ -78,7 +65,7 @@ class Freshness:
         self._next_at = 0.0
 
     def expect(self, revision: int, known_at: float) -> None:
-        """Take note that something was written at this revision, known since then (monotonic)."""
+        """Take note of a write at this revision, known since then (monotonic)."""
         with self._lock:
             self._settle()
             self._confirmed_at = monotonic()
@@ -96,19 +83,16 @@ class Freshness:
             return max(self._proven_at, self._table.known_at)
 
     def stale(self) -> bool:
-        """Tell whether the picture may not be believed."""
         with self._lock:
             self._settle()
             return self._readings > 0 or self._late() > self._late_after
 
     def failed(self) -> bool:
-        """Tell whether all was tried, and the watch shows nothing still."""
         with self._lock:
             self._settle()
             return self._hopeless
 
     def escalate(self) -> None:
-        """Do what there is to do about a watch that is late."""
         with self._lock:
             self._settle()
             late, now = self._late(), monotonic()
@@ -142,7 +126,6 @@ class Freshness:
         return 0.0 if self._waiting is None else monotonic() - self._waiting[1]
 
     def _settle(self) -> None:
-        """Compare with what the table shows by now."""
         followed = self._table.followed
         if followed != self._followed:
             if self._readings:

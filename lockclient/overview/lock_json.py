@@ -54,14 +54,7 @@ UNLISTED: Final = tuple(fact for fact in _TOLD if not fact.listed)
 def lock_facts(
     holder: Holder, standing: Standing, waiters: int | None, deadlock: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return a lock for JSON as a list has it.
-
-    Args:
-        holder: who has it.
-        standing: how it stands.
-        waiters: how many wait; None: nobody knows.
-        deadlock: as `Deadlock.seen_from` has it.
-    """
+    """Return a lock for JSON as a list has it; `deadlock` is `Deadlock.seen_from`."""
     now = {
         "state": standing.state,
         "undecided": undecided(holder) or None,
@@ -78,7 +71,6 @@ def whole_lock(
     queue: Sequence[Ticket] | None,
     deadlock: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return a lock for JSON with all that is known of it, its queue included, if it has one."""
     waiters = None if queue is None else len(queue)
     listed = lock_facts(holder, standing, waiters, deadlock)
     rest = _selected(UNLISTED, holder.facts())
@@ -86,7 +78,6 @@ def whole_lock(
 
 
 def removal_facts(removal: Removal) -> dict[str, Any]:
-    """Return a removal for JSON as a list has it."""
     return _selected(REMOVED_FACTS, removal.facts())
 
 

@@ -12,15 +12,12 @@ from lockclient.text.timestamps import utc
 
 
 def undecided(holder: Holder) -> str:
-    """Say why nobody can tell when a lock may be removed; empty if that can be told.
-
-    Of a broken lock there is more to say: `Holder.faults`.
-    """
+    """Say why nobody can tell when a lock may be removed; empty: known, or broken."""
     return "" if holder.broken() else holder.undecided()
 
 
 def no_unlock(holder: Holder) -> str:
-    """Return the word that stands where the auto-unlock would; empty if one is to come."""
+    """Return the word instead of an auto-unlock's time; empty if one is to come."""
     if holder.broken():
         return UNKNOWN
     if holder.undecided():
@@ -29,7 +26,6 @@ def no_unlock(holder: Holder) -> str:
 
 
 def unlocks_at(holder: Holder) -> float | None:
-    """Return from when on the unlocker removes the lock; None if it does not, as far as we know."""
     return None if no_unlock(holder) else holder.auto_unlock_at
 
 
@@ -48,12 +44,10 @@ class FactRow(NamedTuple):
 
     @property
     def timed(self) -> bool:
-        """Whether it is a time, which is written by whoever shows it."""
         return self.fact.kind == TIME
 
 
 def fact_rows(holder: Holder) -> list[FactRow]:
-    """Return what people see of a lock, in their order."""
     found, no_auto_unlock = [], no_unlock(holder)
     for fact in _TITLED:
         value = holder.shown_token() if fact.name == "fencing_token" else getattr(holder, fact.name)
@@ -69,7 +63,6 @@ def fact_rows(holder: Holder) -> list[FactRow]:
 
 
 def fact_text(fact: Fact, value: Any) -> str:
-    """Write a fact for people."""
     if fact.kind == TIME:
         return utc(value)
     if fact.kind == SECONDS:
@@ -92,12 +85,8 @@ _ROOM_AFTER_ALERT = 2.0
 class Bar:
     """A lock's silence: from its last heartbeat to its auto-unlock, a notch at the alert.
 
-    Not its age: a lock that is held for days and pushed a second ago is as well as a new one. And
-    not on one scale: the alert is in the same place on every bar, so that one past its alert is
-    fuller than any that is well, however long it has until the auto-unlock.
-
-    `start`, `alert` and `end` are Unix seconds. `open` means that no auto-unlock is to come: the
-    bar then leaves room after the alert. `text` says it all.
+    The alert is in the same place on every bar: one past its alert is fuller than any that is well.
+    `open` means that no auto-unlock is to come: the bar then leaves room after the alert.
     """
 
     start: float
@@ -108,7 +97,7 @@ class Bar:
 
     @classmethod
     def of(cls, holder: Holder) -> Bar | None:
-        """Return a lock's bar; None if its stamps do not make one, or tell no heartbeat."""
+        """Return a lock's bar; None if its stamps make none."""
         start, alert, end = holder.alive_at, holder.alert_at, unlocks_at(holder)
         if start is None or alert is None:
             return None
@@ -118,7 +107,6 @@ class Bar:
         return cls(start, alert, last, end is None, text) if start < alert < last else None
 
     def filled(self, wall: float) -> float:
-        """Return how much of the width has passed at `wall`, from 0 to 1."""
         if wall < self.alert:
             return NOTCH * max(0.0, (wall - self.start) / (self.alert - self.start))
         return NOTCH + (1 - NOTCH) * min(1.0, (wall - self.alert) / (self.end - self.alert))

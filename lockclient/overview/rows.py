@@ -26,10 +26,9 @@ class Row:
     """One lock as this process knows it.
 
     Attributes:
-        holder: what the lock says about itself, its backtrace aside.
+        holder: the lock's facts, its backtrace aside.
         seen_at: monotonic time at which this process saw the last write of the stamps.
-        found: the lock was there, with these stamps, when this process first looked, so that
-            `seen_at` says nothing about when they were written.
+        found: the first reading found them: `seen_at` does not tell when they were written.
     """
 
     holder: Holder
@@ -43,17 +42,13 @@ class Row:
 
 
 class QueueLength(NamedTuple):
-    """A lock's line as a picture of all locks has it: so many wait, by a change at `revision`."""
+    """How many wait for a lock, since the change at `revision`."""
 
     waiting: int
     revision: int
 
     def after(self, change: Change) -> QueueLength:
-        """Return the line after a ticket was written or deleted.
-
-        One that is written again, by a second sending, does not count twice; and nothing is deleted
-        that was not there. So the count is exact, and who waits need not be kept for it.
-        """
+        """Return the length after a ticket's write or deletion; a second write counts nothing."""
         more = -1 if change.value is None else change.created == change.revision
         return QueueLength(max(0, self.waiting + more), change.revision)
 
@@ -63,10 +58,7 @@ NOBODY = QueueLength(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A lock's row changed: None before it was taken and after it went.
-
-    `live` tells that the watch brought it as it happened, and not a reading of everything.
-    """
+    """A lock's row changed: None before it was taken and after it went; `live`: by the watch."""
 
     name: str
     before: Row | None
@@ -79,14 +71,9 @@ RecordedRemoval = tuple[Change, Removal]
 
 
 class NewestRemovals:
-    """The newest records of removals, and no more than so many of them.
+    """The newest records of removals, at most `most`, in the store's order.
 
-    In the order in which the store wrote them; where it is looked at, which shows no order, by when
-    the locks were removed, as the records say it.
-
-    Args:
-        most: how many are kept.
-        by_time: the store is looked at.
+    `by_time`: by when the locks were removed, as a polled store shows no order.
     """
 
     def __init__(self, most: int = 0, *, by_time: bool = False) -> None:
@@ -113,7 +100,6 @@ class NewestRemovals:
         return removal
 
     def only(self, most: int) -> NewestRemovals:
-        """Keep no more than so many from now on."""
         self._most = most
         if len(self._kept) > most:
             kept = self._sorted()[-most:] if most else []
@@ -122,11 +108,9 @@ class NewestRemovals:
         return self
 
     def forget(self, name: str, part: str) -> None:
-        """Leave one out that is gone."""
         self._kept.pop((name, part), None)
 
     def oldest_first(self) -> list[RecordedRemoval]:
-        """Return those that are kept."""
         return [told for _, told in self._sorted()][-self._most :] if self._most else []
 
     def _sorted(self) -> list[tuple[float, RecordedRemoval]]:
@@ -134,10 +118,7 @@ class NewestRemovals:
 
 
 class Reading:
-    """A reading of everything, put together from its pages.
-
-    Of each page only what is kept in the end outlives the next one: a store full of records that
-    were written by others must not become as much memory here.
+    """A reading of everything, put together from its pages, of which nothing else is kept.
 
     Args:
         known: the rows that there were before.
@@ -168,7 +149,6 @@ class Reading:
         self._values: dict[str, Found] = {}  # of the last lock: more may be on the next page
 
     def add(self, batch: Batch) -> None:
-        """Take in the next page."""
         self.revision, self.term, self.known_at = batch.revision, batch.term, batch.known_at
         self._arrived = monotonic()
         if batch.changes and batch.changes[0].kind != "locks":  # a page is of one kind
@@ -193,7 +173,6 @@ class Reading:
                 self.said = Restored.read(value, revision, time.time())
 
     def pending(self) -> list[RecordedRemoval]:
-        """Return the removals that are to be told, the oldest first."""
         if self._found:
             return self.newest.oldest_first()
         return sorted(self._pending, key=lambda told: told[0].created)
@@ -206,7 +185,7 @@ class Reading:
             self._pending.append((change._replace(value=None), said))
 
     def end_lock(self) -> None:
-        """Take note that no more comes of the last lock, as at the end of the last page."""
+        """Finish the last lock: its last page has arrived."""
         name, values, self._values = self._lock, self._values, {}
         if not values:
             return
@@ -217,7 +196,6 @@ class Reading:
             self.rows[name] = self._kept(row)
 
     def _kept(self, row: Row) -> Row:
-        """Return the row that was known already if nothing about it has changed."""
         known = self._known.get(row.holder.name)
         if known is None:
             return row
@@ -246,7 +224,7 @@ def updated(
 
 
 def differences(before: dict[str, Row], after: dict[str, Row]) -> Iterator[Transition]:
-    """Yield what happened between two pictures that were not followed from one to the other."""
+    """Yield the transitions between two readings."""
     for name, row in before.items():
         if name not in after:
             yield Transition(name, row, None, live=False)
@@ -264,7 +242,6 @@ def went_back(before: Holder, after: Holder) -> bool:
 
 
 def announcement_text(value: bytes) -> str:
-    """Return what an unlocker says of itself."""
     return value[:1000].decode(errors="replace")
 
 

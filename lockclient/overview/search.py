@@ -56,7 +56,6 @@ class Term:
     is_excluded: bool = False
 
     def holds(self, holder: Holder, text: str, states: Collection[str]) -> bool:
-        """Tell whether it is so for a holder, `text` being what is `searchable` of it."""
         return self._found(holder, text, states) != self.is_excluded
 
     def _found(self, holder: Holder, text: str, states: Collection[str]) -> bool:
@@ -96,25 +95,17 @@ class Search:
                 raise ValueError(f"No state is {term.word!r}: there are {', '.join(VERDICTS)}.")
 
     def finds(self, holder: Holder, *states: str, also: str = "") -> bool:
-        """Tell whether all of it is so for a holder.
-
-        Args:
-            holder: who has the lock.
-            states: what it is found by (`Standing.words`).
-            also: a text that words may be in, too.
-        """
+        """Tell whether all of it is so for a holder in these `states`, with `also` as more text."""
         return self.holds(holder, searchable(holder) + also.casefold(), states)
 
     def holds(self, holder: Holder, text: str, states: Collection[str]) -> bool:
-        """Tell whether all of it is so for a holder whose `searchable` text is known."""
         return all(term.holds(holder, text, states) for term in self.terms)
 
     def finds_removal(self, removal: Removal) -> bool:
-        """Tell the same for a removal: its state is how it went, and who did it and why count."""
+        """Tell whether all of it is so for a removal: `how` is its state."""
         also = f"\n{removal.removed_by}\n{removal.how}\n{removal.why}"
         return self.finds(removal.holder, removal.how, also=also)
 
     def finds_ticket(self, ticket: Ticket) -> bool:
-        """Tell the same for a waiter, which is in no state."""
         waits = Holder(ticket.name, ticket.uuid, ticket.hostname, ticket.pid, reason=ticket.reason)
         return self.finds(waits)

@@ -1,13 +1,8 @@
 """The live picture of all locks in one process: one read of everything, then one watch.
 
-    table = Table(store)
-    table.start()
-    table.rows()["nightly-report"].holder
-
 A thread of its own applies what the watch brings; readers take copies under a lock, rows never
-change once made. A resync makes the table load again: unchanged rows stay what they are, so that
-an unlocker that counts time by `Row.seen_at` counts on. After a watch that missed changes
-(compaction), and in a store that was put back, all rows count from the new reading on.
+change once made. After a resync unchanged rows stay what they are, so that an unlocker counts on.
+After a watch that missed changes, and in a restored store, all rows count from the new reading on.
 """
 
 from __future__ import annotations
@@ -58,15 +53,14 @@ STUCK_AFTER_S = 120.0
 
 
 class Table:
-    """All locks, their lines and the unlockers, kept up to date until `stop()`.
+    """All locks, their queues and the unlockers, kept up to date until `stop()`.
 
     Args:
-        store: where to read; it stays the caller's to close.
+        store: stays the caller's to close.
         removals: how many of the newest removals to keep, their backtraces aside.
         on_change: called in the table's thread with each step's transitions.
-        on_removal: called there before it, with each step's new removals, and whether they were
-            found at the first reading. Each is told once, in the order of revisions; of those that
-            were found only the newest thousand, the oldest of them first.
+        on_removal: called there before it with each step's new removals, once each, in the order of
+            revisions, and whether the first reading found them (then at most a thousand).
     """
 
     def __init__(
@@ -113,19 +107,13 @@ class Table:
     # ------------------------------------------------------------ life
 
     def start(self) -> None:
-        """Begin to load and follow, in the background; `wait_ready` tells when it is loaded."""
         self._thread.start()
 
     def read(self, deadline: Deadline) -> None:
-        """Read everything once, here and now, instead of `start()`: for who only takes a look.
-
-        Raises:
-            StoreUnavailable, StoreError: as `ServiceStore.load`.
-        """
+        """Read everything once, instead of `start()`; raises as `ServiceStore.load`."""
         self._load(deadline)
 
     def wait_ready(self, timeout: float | None = None) -> bool:
-        """Wait until everything was read once; False if `timeout` seconds passed first."""
         return self._ready.wait(timeout)
 
     def ready(self) -> bool:
@@ -138,20 +126,17 @@ class Table:
         return self._ready.is_set() and not unsure and self._store.connected()
 
     def known_until(self) -> float:
-        """Return the monotonic moment by which it is known that no lock was pushed but as shown.
+        """Return the monotonic moment up to which no push was missed.
 
-        A watch tells of pushes as they happen. Where the store is polled, a lock was silent until
-        the last poll began, and since then nobody knows: with an `expected_runtime` below the
-        poll's interval it would be past its alert between any two. So nobody calls a lock that.
+        A polled store is known up to the begin of its last poll: a lock whose `expected_runtime` is
+        shorter than the interval would else be past its alert between two.
         """
         return monotonic() if self.can.watch else self.known_at
 
     def judged_at(self, wall: float) -> float:
-        """Return the wall-clock time of which locks' states can be told at `wall`: see there."""
         return wall - max(0.0, monotonic() - self.known_until())
 
     def loading(self) -> bool:
-        """Tell whether everything is being read now, or is to be, and nothing followed."""
         return self._loading
 
     def down(self) -> str | None:
@@ -165,18 +150,13 @@ class Table:
 
     @property
     def trouble(self) -> str:
-        """Why everything can't be read or followed, in a sentence; empty if all is well.
-
-        A stream that just broke and is opened again is no trouble in this sense.
-        """
+        """Why nothing can be read or followed; a stream that is being reopened is no reason."""
         return self._troubles.first()
 
     def resync(self) -> None:
-        """Ask for everything to be read again, soon, in the table's own thread."""
         self._backlog.put(Batch((), 0, gap=True), wait=False)
 
     def stop(self, *, wait: bool = True) -> None:
-        """End the watch and the thread; without `wait` only say that they are to end."""
         self._stopping.set()
         self._backlog.close()
         if wait and self._thread.is_alive():
@@ -186,29 +166,23 @@ class Table:
 
     @property
     def can(self) -> Capabilities:
-        """What the store can do, of which this is the picture."""
         return self._store.can
 
     def rows(self) -> dict[str, Row]:
-        """Return all locks by name, in a dict of the caller's own."""
         with self._lock:
             return dict(self._rows)
 
     def row(self, name: str) -> Row | None:
-        """Return one lock."""
         return self._rows.get(name)
 
     def waiters(self) -> dict[str, int]:
-        """Return how many wait for each lock that has a line."""
         with self._lock:
             return {name: line.waiting for name, line in self._lines.items()}
 
     def line(self, name: str) -> QueueLength:
-        """Return how many wait for a lock; who they are is asked of the store."""
         return self._lines.get(name, NOBODY)
 
     def unclaimed(self) -> list[str]:
-        """Return the locks that are free and have a line."""
         with self._lock:
             return [
                 name
@@ -217,12 +191,11 @@ class Table:
             ]
 
     def unlockers(self) -> dict[str, str]:
-        """Return the running unlockers: id to what they say of themselves."""
+        """Return the running unlockers: id to announcement."""
         with self._lock:
             return dict(self._unlockers)
 
     def restored(self) -> Restored | None:
-        """Return the last restore of the store that was told, or noticed."""
         return self._restored
 
     def removals(self) -> list[Removal]:
@@ -254,7 +227,6 @@ class Table:
             self._stopping.wait(1)
 
     def _go_on(self, complete: bool) -> bool:
-        """Read everything unless the picture is complete, and follow; return as `_follow`."""
         if not complete:
             self._loading, self._got_on_at = True, monotonic()
             self._load(Deadline.after(READING_TIMEOUT_S))
@@ -304,10 +276,7 @@ class Table:
             self._listeners.notify(few)
 
     def _follow(self) -> bool:
-        """Apply batches until stopped, or until one says that something may have been missed.
-
-        Return whether the picture is complete up to its revision all the same.
-        """
+        """Apply batches until stopped or until a change may be missing. False: read anew."""
         while (batch := self._backlog.get()) is not None and not batch.gap:
             self._troubles.succeeded(FOLLOWED)
             if batch.started and self._look_whether_put_back():
@@ -331,11 +300,10 @@ class Table:
         return False
 
     def _look_whether_put_back(self) -> bool:
-        """Ask, where a watch goes on, whether it does so on a store of earlier days.
+        """Ask, as a watch goes on, whether the store was restored.
 
-        The watch itself does not tell if revisions are higher than before all the same. And that
-        somebody has told of a restore is heard here: by the watch it comes after all that was
-        written in between, which may be very much, and until then old rows would be believed.
+        The watch does not tell if revisions are higher than before all the same. It brings the
+        marker only after all that was written in between: until then old rows would be believed.
         """
         self._looking = True
         try:
@@ -358,16 +326,10 @@ class Table:
         return False
 
     def _was_put_back(self, revision: int, term: int) -> bool:
-        """Tell whether an answer can only come from a restored store: see `restore_marker`."""
         return revision < self.revision or 0 < term < self._term
 
     def _heed_restore(self, said: Restored | None, *, back: bool = False, first: bool) -> None:
-        """Count all locks anew if the store was restored since, or changes were missed.
-
-        `said` was known before.
-
-        At the first reading they are counted from now in any case.
-        """
+        """Count all locks anew if changes were missed or the store was restored since `said`."""
         if self._said != said:
             self._restored = self._said
         elif back:

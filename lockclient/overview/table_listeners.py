@@ -27,15 +27,11 @@ class TableListeners:
         self._pending: list[Removal] = []
 
     def note(self, change: Change, removal: Removal, revision: int) -> None:
-        """Have a removal told by the next `notify`, of a table that is at this revision.
-
-        Neither one that an earlier reading or the watch told already, nor one written again.
-        """
+        """Have `notify` tell a removal that is new to a table at this revision."""
         if self.on_removal and revision < change.created == change.revision:
             self._pending.append(removal)
 
     def notify(self, changed: list[Transition], *, first: bool = False) -> None:
-        """Tell pending removals, and what has changed."""
         removals, self._pending = self._pending, []
         calls: list[Callable[[], None]] = []
         if removals and self.on_removal is not None:

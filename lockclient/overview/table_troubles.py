@@ -31,24 +31,20 @@ class Troubles:
         self._unforeseen = ("", -math.inf)  # and when
 
     def first(self) -> str:
-        """Return a sentence; empty if all is well."""
         sentence, at = self._unforeseen
         recent = sentence if monotonic() - at < FORGOTTEN_AFTER_S else ""
         return next(iter(list(self._sentences.values())), recent)
 
     def failed(self, what: str, why: object) -> None:
-        """Take note that the locks can't be `READ` or `FOLLOWED`."""
         if not self._sentences and not self._stopping.is_set():  # once for an outage
             log.warning("The locks can't be %s; retrying every second: %s", what, why)
         self._sentences[what] = f"The locks can't be {what}, so what is shown is out of date: {why}"
 
     def succeeded(self, what: str) -> None:
-        """Take note that they can."""
         if self._sentences.pop(what, None) and not self._sentences:
             log.warning("The locks can be read and followed again.")
 
     def stumbled(self, error: Exception) -> None:
-        """Take note of something that nobody thought of."""
         now = monotonic()
         if now - self._unforeseen[1] > LOG_INTERVAL_S:  # once, as long as it goes on
             log.error("Following the locks failed; they are read again.", exc_info=error)

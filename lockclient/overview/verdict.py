@@ -45,7 +45,6 @@ shared_standing: Final = lru_cache(maxsize=64)(Standing)
 
 
 def standing(holder: Holder, wall: float, *, deadlock: bool = False) -> Standing:
-    """Return how a lock stands at a wall-clock time, Unix seconds."""
     too_long_at = holder.too_long_at
     too_long = too_long_at is not None and wall > too_long_at
     return shared_standing(holder.state(wall), deadlock, too_long)

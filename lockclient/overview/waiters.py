@@ -1,7 +1,4 @@
-"""Who stands in all lines: read from the store, and again when one of them has changed.
-
-A table knows how long each line is, and not who stands in it.
-"""
+"""The waiters in all queues: read from the store again when a queue has changed."""
 
 from __future__ import annotations
 
@@ -25,12 +22,9 @@ class WaitQueues:
     """The waiters of a table's locks as of the last look.
 
     Attributes:
-        tickets: who waits.
-        total: how many are in line, read or not.
-        unread: at how many of them nobody looked, as their tickets are too much to be read: a
-            deadlock among them is not noticed.
-        heads: of each line that was read as a whole its first ticket; the same object as long as
-            no line changes.
+        total: how many wait, read or not.
+        unread: how many tickets were too much to read: a deadlock among them is not noticed.
+        heads: the first ticket of each queue that was read whole; the same object until a change.
     """
 
     def __init__(self, table: Table, store: ServiceStore) -> None:
@@ -42,13 +36,9 @@ class WaitQueues:
         self.heads: Mapping[str, Ticket] = {}
 
     def look(self, patience: float) -> None:
-        """Read who waits, if any line or its holder has changed since the last look.
+        """Read the waiters if a queue or its holder has changed; an error leaves all as it was.
 
-        In a circle everybody holds a lock for which somebody waits: so of all the others, however
-        many, none matters for it.
-
-        Raises:
-            StoreUnavailable, StoreError: the store does not say; all is as it was then.
+        Everybody in a circle holds a lock for which somebody waits: others matter for no deadlock.
         """
         lines = {name: self._table.line(name) for name in self._table.waiters()}
         actors = frozenset(holder.actor for holder in self._held(lines).values() if holder.actor)
@@ -65,7 +55,6 @@ class WaitQueues:
         self.heads = {ticket.name: ticket for ticket in newest_first if ticket.name in whole}
 
     def holders(self) -> dict[str, Holder]:
-        """Return who holds, now, the locks that somebody waits for."""
         return self._held({ticket.name for ticket in self.tickets})
 
     def _held(self, names: Iterable[str]) -> dict[str, Holder]:
@@ -73,5 +62,4 @@ class WaitQueues:
         return {name: row.holder for name, row in rows if row is not None and row.held}
 
     def deadlocks(self) -> list[Deadlock]:
-        """Return who waits for each other."""
         return deadlocks(self.holders(), self.tickets)

@@ -1,4 +1,4 @@
-"""Durations as people read and write them, everywhere the same."""
+"""Durations as people read and write them."""
 
 from __future__ import annotations
 
@@ -32,20 +32,12 @@ def period(seconds: float) -> str:
 
 
 def roughly(seconds: float) -> str:
-    """Write a duration in its largest unit, where there is little room: `15 min`."""
     number, unit, *_ = duration(seconds).split()
     return f"{number} {unit}"
 
 
 def parse_duration(text: str) -> float:
-    """Read a duration: a number of seconds, or numbers with units (d, h, m or min, s).
-
-    The units go from the largest to the smallest, each once; so what we show, `4 min 12 s`, can
-    be given as it is.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """Read seconds, or numbers with units in the order d, h, m (or min), s; or raise ValueError."""
     said = text.strip()
     if re.fullmatch(r"[0-9]+(\.[0-9]*)?|\.[0-9]+", said):
         return float(said)

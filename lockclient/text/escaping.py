@@ -1,7 +1,6 @@
-"""How a text of others leaves this program, so that it deceives nobody and steers nothing.
+"""How a text of others leaves this program: pages, terminal, logs, errors, labels, CSV, chats.
 
-What locks, clients, etcd and the command line say may be any text. Every way out goes by this file:
-pages, terminal, logs, tracebacks, errors, labels of metrics, CSV, chats. JSON keeps it as it is.
+JSON keeps it as it is.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ APART: Final = re.compile(f"([^\x20-\x7e]|{_BLANK})")
 
 
 def escaped(char: str) -> str:
-    """Write an invisible character so that it shows, like `\\u202e`."""
     return char.encode("unicode_escape").decode() if char != " " else "\\x20"
 
 
@@ -48,23 +46,22 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def is_plain(text: str) -> bool:
-    """Tell whether a text has nothing but what is seen, all of it ASCII: most are like this."""
+    """Tell whether a text is ASCII of which everything is seen."""
     seen = text.isascii() and text.isprintable() and "  " not in text
     return seen and text[:1] != " " and text[-1:] != " "
 
 
 def plain(text: object, *, block: bool = False) -> str:
-    """Return a hostile text in which all of it shows, and nothing outside it is moved.
+    """Return a text in which everything shows, and nothing outside it is moved or steered.
 
-    What would be invisible, change the order of what stands around it or steer a terminal is
-    written as an escape; in a `block`, line ends, tabs and spaces stay.
+    The rest is written as escapes; in a `block` line ends, tabs and spaces stay.
     """
     text = str(text)
     return text if is_plain(text) else (BLOCK if block else ONE_LINE).sub(_escaped, text)
 
 
 def apart(name: str) -> str:
-    """Return a name with all that is not ASCII written as escapes: it looks like no other one."""
+    """Return a name with all that is not ASCII written as escapes."""
     return APART.sub(_escaped, name)
 
 
@@ -96,19 +93,12 @@ _GIVEN: Final = re.compile(rf"\S*:(?=\S).*{_AT}", re.DOTALL)
 
 
 def hidden(url: str) -> str:
-    """Return what was given as a URL without what may be a password: all before its last `@`.
-
-    However malformed it is: nobody can tell where in it a password begins.
-    """
+    """Return a URL without all before its last `@`: a password may be anywhere in it."""
     return _BEFORE_AT.sub(r"\1…@", url)
 
 
 def without_secrets(text: str, *, given: bool = False) -> str:
-    """Return a text without what stands before the `@` of the URLs in it.
-
-    Args:
-        given: it quotes what a person has typed, where a URL may lack its `//`.
-    """
+    """Return a text without what precedes the `@` of its URLs; a `given` one may lack its `//`."""
     if not HAS_AT(text):
         return text
     return _GIVEN.sub("…@", text) if given else _WORD.sub(_without_secret, text)
@@ -123,21 +113,16 @@ def _without_secret(found: re.Match[str]) -> str:
 
 
 def trace_of(error: BaseException) -> str:
-    """Return an error's traceback, as Python prints it, for a terminal or a log."""
     return as_trace("".join(traceback.format_exception(error)))
 
 
 def as_trace(text: str) -> str:
-    """Return a traceback in which texts steer nothing, and no line looks like one of a log.
-
-    An error's text may have several lines: so all but the first are indented.
-    """
+    """Return a traceback in which all lines but the first are indented: none looks like a log's."""
     first, _, rest = plain(without_secrets(text), block=True).rstrip("\n").partition("\n")
     return f"{first}\n{indent(rest, '  ')}" if rest else first
 
 
 def ascii_json(document: Any, *, indent: int | None = None) -> str:
-    """Write JSON in which everything outside of printable ASCII is escaped, and nothing lost."""
     return json.dumps(document, indent=indent).replace("\x7f", "\\u007f")
 
 
@@ -152,11 +137,9 @@ _ACTS_IN_CHATS: Final = re.compile(
 
 
 def chat(text: str) -> str:
-    """Return a text for people's chats and mail, of which none takes any part for its own markup.
+    """Return a text for chats and mail in which none finds a mention, markup or a disguised link.
 
-    Each has another, of which some can't be escaped at all, and a webhook may pass it on to any. So
-    what has a meaning in one of them is written as an escape, `\\x40`. A URL stays, as a link that
-    shows where it leads; lines stay.
+    A webhook may pass it on to any chat: what one of them acts on is written as an escape, `\\x40`.
     """
     return _ACTS_IN_CHATS.sub(lambda found: f"\\x{ord(found[0]):02x}", plain(text, block=True))
 
@@ -166,7 +149,6 @@ _SHOWN: Final = 100
 
 
 def label(text: str) -> str:
-    """Return a text as a label of a metric: all of it shows, and there is not too much of it."""
     shown = plain(text[: _SHOWN + 1])
     return shown if len(shown) <= _SHOWN else shown[: _SHOWN - 1] + "…"
 
@@ -191,9 +173,6 @@ def _defused(found: re.Match[str]) -> str:
 
 
 def cell(text: str) -> str:
-    """Return a text as a cell of CSV, of which no spreadsheet takes any part for a formula.
-
-    A `'` is put in front of what might be one, and of a line end or tab at the beginning.
-    """
+    """Return a text as a cell of CSV, a `'` before what a spreadsheet may take for a formula."""
     text = _FORMULA.sub(_defused, plain(text, block=True))
     return f"'{text}" if text[:1] in ("\n", "\t") else text

@@ -16,22 +16,18 @@ class PlainFormatter(logging.Formatter):
     """A line for each message, with all in it shown; what follows, a traceback, is indented."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as text."""
         record = copy.copy(record)  # of which another handler may keep its own text of the error
         record.exc_text = None
         return super().format(record)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """See `logging.Formatter`."""
         record.message = plain(without_secrets(record.message))
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
-        """See `logging.Formatter`."""
         return as_trace(super().formatException(ei))
 
     def formatStack(self, stack_info: str) -> str:  # noqa: N802 - logging's name
-        """See `logging.Formatter`."""
         return as_trace(stack_info)
 
 

@@ -10,7 +10,6 @@ from lockclient.text.durations import duration
 
 @lru_cache(4096)  # a page with a hundred locks has seven times each, mostly those of before
 def utc(stamp: float | None) -> str:
-    """Write a wall-clock time for people."""
     if stamp is None:
         return "an unknown time"
     return datetime.fromtimestamp(stamp, timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -12,10 +12,9 @@ from lockclient.text.escaping import HAS_AT
 
 
 def split_url(url: str) -> SplitResult:
-    """Return the parts of a URL whose hosts may be several, with commas in between.
+    """Return a URL's parts; its hosts, with commas between, are checked later.
 
-    Of such a list the standard library's function knows nothing, and newer ones refuse it where a
-    bracket of IPv6 is not at its begin. So the hosts are cut out before; each is checked later.
+    The standard library refuses such a list where a bracket of IPv6 is not at its begin.
     """
     scheme, separator, rest = url.partition("://")
     hosts = re.split("[/?#]", rest, maxsplit=1)[0]
