@@ -278,7 +278,7 @@ class Holder:
         """Return the holder with texts cut, so that the record of its removal fits a request."""
         texts = {
             name: text[:MAX_TEXT_CHARS]
-            for name in ("hostname", *sorted(_SHARED))
+            for name in CUT_TEXTS
             if (text := getattr(self, name)) is not None
         }
         # Its innermost frames are the last ones.
@@ -322,6 +322,11 @@ STAMPS: Final = ("alert_at", "auto_unlock_at")
 """What a push writes."""
 _BOUND: Final = (*STAMPS, ABOUT)
 _ABOUT: Final = {fact.name: fact.kind for fact in FACTS if fact.place == ABOUT}
+CUT_TEXTS: Final = (
+    "hostname",
+    *(fact.name for fact in FACTS if fact.place == ABOUT and fact.kind == TEXT and fact.listed),
+)
+"""Texts that lists and records cut."""
 OBJECTS: Final = tuple(name for name, kind in _ABOUT.items() if kind == TEXTS)
 _FIELDS_OF: Final[Mapping[str, dict[str, Any]]] = {
     **{part: {part: None} for part in SUBKEYS},
@@ -414,20 +419,9 @@ def _read_about(fields: dict[str, Any], value: bytes) -> str | None:
         read = of_kind(kind, item)
         if read is None:
             wrong.append(f"{name} is not {kind}")
-        elif name in _SHARED:
+        elif kind == TEXT:  # many locks have it in common
             read = interned_text(read)
-        elif name in _COMMON:
+        elif kind in (COUNT, SECONDS):
             read = interned(read)
         fields[name] = read
     return "; ".join(wrong) or None
-
-
-_SHARED: Final = frozenset(
-    (
-        *("thread", "actor", "identity", "process", "reason", "client"),
-        *("owner", "user", "container"),
-    )
-)
-"""Texts that many locks have in common: one copy of each is kept for all of them."""
-_COMMON: Final = frozenset(("pid", "expected_runtime", "auto_unlock_after", "max_hold"))
-"""And numbers."""

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from lockclient.model.fields import cut, pairs
-from lockclient.model.holder import MAX_NEED_CHARS, MAX_NEEDS_SHOWN, OBJECTS, Holder
+from lockclient.model.holder import CUT_TEXTS, MAX_NEED_CHARS, MAX_NEEDS_SHOWN, OBJECTS, Holder
 
 MAX_LISTED_TEXT_CHARS: Final = 200
 """Characters of a text that is kept of each of very many locks."""
@@ -15,11 +15,7 @@ MAX_LISTED_TEXT_CHARS: Final = 200
 MAX_LISTED_OBJECT_CHARS: Final = 1000
 """And of an object of texts, all of them together."""
 
-_TEXTS: Final = (
-    *("hostname", "thread", "actor", "reason", "identity", "process", "client"),
-    *("owner", "user", "container"),
-)
-_texts_of: Final = attrgetter(*_TEXTS)
+_texts_of: Final = attrgetter(*CUT_TEXTS)
 
 
 def listed(holder: Holder) -> Holder:
@@ -35,7 +31,7 @@ def listed(holder: Holder) -> Holder:
     needs = tuple(
         need[: MAX_NEED_CHARS + 1] for need in (holder.needs or ())[: MAX_NEEDS_SHOWN + 1]
     )
-    shown: dict[str, Any] = dict(zip(_TEXTS, short, strict=True))
+    shown: dict[str, Any] = dict(zip(CUT_TEXTS, short, strict=True))
     shown |= {name: cut(getattr(holder, name), MAX_LISTED_OBJECT_CHARS) for name in OBJECTS}
     return replace(holder, needs=needs or holder.needs, **shown)
 

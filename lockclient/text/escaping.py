@@ -29,12 +29,11 @@ _INVISIBLE: Final = (
     "\ufdd0-\ufdef\ufffe\uffff\ue000-\uf8ff\ud800-\udfff"
     "\U0001fffe\U0001ffff\U0002fffe\U0002ffff\U0003fffe-\U000dffff\U000e1000-\U0010ffff"
 )
-INVISIBLE: Final = re.compile(f"[{_INVISIBLE}]")
 _BLANK: Final = r"(?<![^ ]) | (?= *\Z)"
 """A space that nobody sees: at the beginning, after another one, at the end."""
 ONE_LINE: Final = re.compile(f"([{_INVISIBLE}]|{_BLANK})")
 BLOCK: Final = re.compile(rf"((?![\n\t])[{_INVISIBLE}])")
-APART: Final = re.compile(f"([^\x20-\x7e]|{_BLANK})")
+_APART: Final = re.compile(f"([^\x20-\x7e]|{_BLANK})")
 
 
 def escaped(char: str) -> str:
@@ -62,7 +61,7 @@ def plain(text: object, *, block: bool = False) -> str:
 
 def apart(name: str) -> str:
     """Return a name with all that is not ASCII written as escapes."""
-    return APART.sub(_escaped, name)
+    return _APART.sub(_escaped, name)
 
 
 def shown_name(name: str) -> str:

@@ -10,22 +10,18 @@ from functools import lru_cache
 
 from markupsafe import Markup, escape
 
-from lockclient.text.escaping import APART, BLOCK, ONE_LINE, escaped, is_plain
+from lockclient.text.escaping import BLOCK, ONE_LINE, escaped, is_plain
 
 
-def visible(
-    text: object, limit: int = 0, *, block: bool = False, ascii_only: bool = False
-) -> Markup:
+def visible(text: object, limit: int = 0, *, block: bool = False) -> Markup:
     """Return a hostile text as HTML in which all of it shows, and nothing outside it is moved.
 
     What would be invisible or change the order of what stands around it is written as an escape,
-    `\\u202e`; in a `block`, line ends and tabs stay, and `ascii_only` writes all that is not ASCII
-    like this. From `limit` characters on it is cut off.
+    `\\u202e`; in a `block`, line ends and tabs stay. From `limit` characters on it is cut off.
     """
     whole = str(text)
     cut = whole[:limit] + "…" if limit and len(whole) > limit else whole
-    odd_ones = APART if ascii_only else BLOCK if block else ONE_LINE
-    pieces = [cut] if is_plain(cut) else odd_ones.split(cut)
+    pieces = [cut] if is_plain(cut) else (BLOCK if block else ONE_LINE).split(cut)
     html = "".join(
         f'<span class="odd">{escape(escaped(piece))}</span>' if odd % 2 else escape(piece)
         for odd, piece in enumerate(pieces)

@@ -22,7 +22,7 @@ from lockclient.overview.force_unlock import NO_RECORD, needs_sentence
 from lockclient.overview.lock_view import Bar, fact_rows, fact_text, no_unlock, undecided
 from lockclient.overview.verdict import standing
 from lockclient.text.durations import duration, parse_duration, period, roughly
-from lockclient.text.escaping import meant, plain
+from lockclient.text.escaping import apart, meant, plain
 from lockclient.text.timestamps import utc
 from mutexdash.data.hosts import select_hosts
 from mutexdash.data.live import Moment
@@ -273,6 +273,7 @@ for _filter in (
         period,
         utc,
         fact_text,
+        apart,
         iso,
         alert_query,
         lane_text,
