@@ -39,16 +39,14 @@ class Fact:
     """One fact about a lock, wherever it is written, read or shown.
 
     Attributes:
-        name: of the field of `Holder`, of the subkey, in JSON and in CSV.
-        kind: `TEXT`, `COUNT`, `TIME`, `SECONDS`, `NAMES`, `TEXTS` or `FLAG`.
         place: `KEY`, a subkey of its own; `ABOUT`, in the subkey `about`; `KNOWN`, not written, but
             known of every lock.
         title: what people see beside it; empty: it has a place of its own, or is shown nowhere.
-        says: what it is, for who reads the API's description.
+        says: its description in the API.
         optional: whether it may be missing, null in JSON.
-        absent: what people see where it is missing; empty: they see nothing.
-        told: whether programs are told it, too.
-        listed: whether lists have it, which are of thousands of locks.
+        absent: what people see where it is missing.
+        told: whether programs get it, too.
+        listed: whether lists of thousands of locks have it.
     """
 
     name: str

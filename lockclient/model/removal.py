@@ -21,10 +21,10 @@ _SHORT_BACKTRACE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The record that an auto-unlock or force-unlock leaves: the removed holder, who and why.
+    """The record of an auto-unlock or force-unlock: the removed holder, who did it and why.
 
     `how` is `AUTO_UNLOCK` or `FORCE_UNLOCK`; `removed_at` is in Unix seconds. `code` names the
-    holder's backtrace where that stands apart, once for all removals of holders that had the same.
+    holder's backtrace where that stands apart, once for all that had the same.
     """
 
     holder: Holder

@@ -61,12 +61,11 @@ NEVER: Final = math.inf
 
 @dataclass(frozen=True, slots=True)
 class ClockCheck:
-    """What asking the members for the time told.
+    """What the members' times told.
 
     Attributes:
-        now: one moment on both our clocks, right after the members had answered.
-        offset: seconds that the members' clocks, by their median, are ahead of ours; None if none
-            answered, or if our wall clock jumped meanwhile.
+        now: our two clocks right after the members had answered.
+        offset: seconds that their median is ahead of our wall clock; None: unknown, or ours jumped.
     """
 
     now: Now

@@ -1,8 +1,4 @@
-"""The columns of the lists of locks: titles, sort keys, and how their cells are written.
-
-One entry of `COLUMNS` is a column of `clustermutex ls`, of the dashboard's lists, and a key to sort
-them and the API's by.
-"""
+"""The columns of the lists of locks: titles, sort keys, and how their cells are written."""
 
 from __future__ import annotations
 
@@ -128,13 +124,10 @@ QUEUE: Final = CellKind("queue", _queue)
 
 
 class Column(NamedTuple):
-    """A column of the lists of locks, in the command and on the dashboard.
+    """A column of the lists of locks, and the key that sorts them.
 
     Attributes:
-        key: what the lists are sorted by.
-        title: its heading on the dashboard; empty: it has none there.
-        short: its heading in the command's table.
-        kind: how its cells are written, here and there.
+        title, short: its headings on the dashboard (empty: it has none there) and in the command.
         value: what to sort by; a lock for which that is None comes last, either way.
         spare: whether it is the first to be left out where a terminal has no room.
         while_held: whether nothing stands in it once the lock is gone.

@@ -26,7 +26,6 @@ class Row:
     """One lock as this process knows it.
 
     Attributes:
-        holder: the lock's facts, its backtrace aside.
         seen_at: monotonic time at which this process saw the last write of the stamps.
         found: the first reading found them: `seen_at` does not tell when they were written.
     """

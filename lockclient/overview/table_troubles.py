@@ -19,11 +19,7 @@ LOG_INTERVAL_S = 60.0
 
 
 class Troubles:
-    """What can't be done with the locks now, each with a sentence about it.
-
-    Args:
-        stopping: whether the table is to end, so that a failure is no news.
-    """
+    """What can't be done with the locks now; nothing is news once the table is `stopping`."""
 
     def __init__(self, stopping: threading.Event) -> None:
         self._stopping = stopping

@@ -1,7 +1,7 @@
-"""The verdict on a lock, which people see first: its state, or what is worse than a healthy one.
+"""The verdict on a lock: its state, or what is worse than a healthy one.
 
-A lock in a deadlock, and one that is held for longer than it says (`max_hold`), may be pushed all
-the time: its state is `ok`, and nobody gets any further. So that is the verdict then.
+A lock in a deadlock, or held for longer than `max_hold`, may be pushed all the time: its state is
+`ok`, and nobody gets any further.
 """
 
 from __future__ import annotations
@@ -20,12 +20,7 @@ VERDICTS: Final = (*STATES, DEADLOCK, HELD_TOO_LONG)
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a lock stands at a moment; `deadlock` as far as it seems.
-
-    Attributes:
-        verdict: the one word for it. Broken, undecided and overdue are told beside a deadlock.
-        words: all that it is found by.
-    """
+    """How a lock stands at a moment: the one word for it, and all `words` that find it."""
 
     state: str
     deadlock: bool = False

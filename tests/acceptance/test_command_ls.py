@@ -164,13 +164,17 @@ def test_hostile_texts_show_and_steer_nothing(held: MemoryStore) -> None:
 
 
 def test_look_alike_names_are_shown_with_their_escaped_form(memory: MemoryStore) -> None:
-    """The list shows them all, whatever the terminal's width; `show` has the same form."""
+    """The list shows them all, whatever the terminal's width; so do `show` and `removed`."""
     for name in (REAL, *ALL.values()):
         memory.take(name)
     for columns in (0, 160):
         text = shown(called(memory, "ls", columns=columns))
         assert [name for name in ALL.values() if apart(name) not in text] == []
     for name in ALL.values():
+        memory.removed(name, "u", how="auto-unlock", removed_at=time.time())
+    removed = called(memory, "removed").stdout
+    for name in ALL.values():
+        assert apart(name) in removed
         assert apart(name) in called(memory, "show", name).stdout.splitlines()[0]
 
 

@@ -102,7 +102,7 @@ def test_after_exec_it_has_its_lock_back_and_its_threads_steal_none(
     times, most, took = map(float, done.stdout.split())
     assert (times, most) == (100, 1), done.stderr
     figure(f"after exec a worker had its lock back in {took:.2f} s; 5 threads stole none in 100")
-    assert took < 30
+    assert took < 5, "it waited, as for a rival that lives"
 
 
 def test_an_identity_that_was_left_behind_proves_nothing(

@@ -15,7 +15,7 @@ from lockclient.overview.lock_view import no_unlock
 from lockclient.overview.rows import Row
 from lockclient.stores.diagnosis_protocol import ERROR, FINE, WARNING, Clock, Finding
 from lockclient.text.durations import duration
-from lockclient.text.escaping import plain
+from lockclient.text.escaping import plain, shown_name
 
 MAX_CLOCK_OFFSET_S = 2.0
 """Seconds that clocks may differ: more, and an unlocker does not believe its own."""
@@ -183,5 +183,5 @@ def thin_locks(found: Mapping[str, int], servers: int) -> Iterator[Finding]:
 
 
 def _names(found: Sequence[Listed]) -> str:
-    named = counted_locks([plain(lock.holder.name) for lock in found])
+    named = counted_locks([shown_name(lock.holder.name) for lock in found])
     return f"{named} {'is' if len(found) == 1 else 'are'}"

@@ -16,6 +16,7 @@ from lockclient.overview.lock_json import removal_facts
 from lockclient.overview.search import Search
 from lockclient.settings import Settings
 from lockclient.text.durations import roughly
+from lockclient.text.escaping import shown_name
 from lockclient.text.timestamps import utc
 
 COLUMNS = (
@@ -80,7 +81,7 @@ def _cells(removal: Removal, wall: float) -> list[object]:
     if stamp is not None:
         when = f"{roughly(wall - stamp)} ago" if on_terminal() else utc(stamp)
     process = f"{holder.hostname or '?'}:{holder.pid or '?'}"
-    return [when, holder.name, process, removal.how, removal.removed_by, removal.why]
+    return [when, shown_name(holder.name), process, removal.how, removal.removed_by, removal.why]
 
 
 def _summary(shown: int, found: int, known: int) -> str:
