@@ -11,7 +11,7 @@ Whoever drives it (threads, asyncio) does what a step says and comes back with w
     Busy     → somebody else has it, and the caller did not want to wait
     UsedUp   → begin with a new uuid: this one had the lock already, and lost it
 
-Its states are named after what it waits for; `_AFTER` says the same as code:
+Its states are values of `State`; `_AFTER` says the same as code:
 
     state        asked last   after which
     taking       Take         Taken: held · Refused: identifying, queueing, or Busy
@@ -38,14 +38,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
+from enum import Enum
 from typing import Any, Final
 
-from lockclient.acquisition.held_state import HeldState
 from lockclient.acquisition.steps import Acquired, Busy, Pause, Step, UsedUp, Wait
+from lockclient.errors import LockLost
 from lockclient.model.backtrace import innermost_frame
 from lockclient.model.clocks import Now, Runtime
 from lockclient.model.holder import Holder
 from lockclient.model.process_identity import provably_runs
+from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
 from lockclient.stores.outcomes import (
     Conflict,
@@ -69,8 +71,10 @@ from lockclient.stores.requests import (
     RequestState,
     Take,
     TakeOrQueue,
+    Unlock,
     Withdraw,
 )
+from lockclient.text.durations import period
 from lockclient.threads.backoff import Backoff
 from lockclient.threads.log_queue import get_logger, naming
 
@@ -88,8 +92,28 @@ moment only."""
 _ACQUIRED = Acquired()
 
 
-class Acquisition(HeldState):
+class State(Enum):
+    """The state of an acquisition until it has the lock; `loss` says when it has it no more."""
+
+    NEW = "new"
+    TAKING = "taking"
+    IDENTIFYING = "identifying"
+    RECLAIMING = "reclaiming"
+    QUEUEING = "queueing"
+    WAITING = "waiting"
+    LOOKING = "looking"
+    CLAIMING = "claiming"
+    PAUSING = "pausing"
+    REFRESHING = "refreshing"
+    HELD = "held"
+
+
+class Acquisition:
     """One acquisition of one lock.
+
+    The lock is ours as long as the store has confirmed stamps whose time has not run out, counted
+    from before the request was sent. It is lost when somebody else's write or that time says so,
+    and then for ever.
 
     Args:
         holder: what is to be written; its times are renewed for each request.
@@ -102,18 +126,31 @@ class Acquisition(HeldState):
 
     __slots__ = (
         "_awaited",
+        "_facts",
         "_late",
         "_lease_ready",
         "_own",
         "_pauses",
         "_queue",
+        "_releasing",
         "_rival",
+        "_runtime",
         "_sent_at",
         "_short_queue",
         "_since",
         "_ticket_revision",
         "_tried_identity",
+        "_written_at",
+        "confirmed_at",
+        "deadline",
+        "loss",
+        "name",
+        "quiet_until",
         "sending",
+        "state",
+        "token",
+        "trouble",
+        "uuid",
     )
 
     def __init__(
@@ -129,11 +166,15 @@ class Acquisition(HeldState):
         self._facts = holder
         self.name = holder.name
         self.uuid = holder.uuid or ""
+        self.state = State.NEW
         self.token = 0
         self.deadline = math.inf
+        """Monotonic time at which the lock may be removed if no push is confirmed before."""
         self.quiet_until = 0.0
-        self.loss = None
+        """Monotonic time before which another push is not worth a request."""
+        self.loss: LockLost | None = None
         self.trouble = ""
+        """Why the last push failed, if it did: the loss says it when the time runs out."""
         self.sending: RequestState | None = None
         """The request that was sent last, and what is not known of it."""
         self._runtime = runtime
@@ -147,6 +188,7 @@ class Acquisition(HeldState):
         self._late = False  # something of an earlier request may still be out there
         self._sent_at = 0.0
         self.confirmed_at = -math.inf
+        """Monotonic time at which the last request was sent that the store confirmed as ours."""
         self._tried_identity = holder.identity is None
         self._rival: Holder | None = None
         self._since: float | None = None
@@ -194,9 +236,9 @@ class Acquisition(HeldState):
             self._ticket_revision = outcome.ticket_revision
             self._short_queue = outcome.waiters is not None and outcome.waiters <= SHORT_QUEUE
         sending.in_flight = False
-        after = _AFTER[type(sending.request)].get(type(outcome))
+        after = _AFTER[self.state].get(type(outcome))
         if after is None:
-            raise AssertionError(f"no answer to {sending.request}: {outcome}")
+            raise AssertionError(f"no answer to {sending.request} while {self.state}: {outcome}")
         return after(self, outcome, now)
 
     def woken(self, event: WatchEvent | None, now: Now) -> Step:
@@ -260,12 +302,12 @@ class Acquisition(HeldState):
         if outcome.by_earlier_send or now.monotonic - sent_at > self._runtime.push_interval:
             # The stamps in the store are older than we know, or too old: refresh and confirm first.
             return self._ask(self.push(now), now)
-        return _ACQUIRED
+        return self._held()
 
     def _refreshed(self, outcome: Done | Conflict, now: Now) -> Step:
         assert isinstance(self._asked, Push)
         if self.pushed(self._asked, outcome, self._sent_at):
-            return _ACQUIRED
+            return self._held()
         return self._ask(self.push(now), now)
 
     def _spent(self, outcome: Refused | NotHolder, _now: Now) -> Step:
@@ -274,7 +316,7 @@ class Acquisition(HeldState):
     def _positioned(self, position: Position, now: Now) -> Step:
         if self._pauses is not None:
             if position.holder not in (None, self.uuid):
-                return Pause(self._pauses.next())
+                return self._pause(self._pauses)
             # Free, or ours by a sending that nobody answered: the take tells.
             return self._ask(Take(self._stamped(now)), now)
         return self._stand(position, now) if position.ticket else self._queue_again(now)
@@ -323,7 +365,7 @@ class Acquisition(HeldState):
 
     def _get_in_line(self, now: Now) -> Step:
         if self._pauses is not None:
-            return Pause(self._pauses.next())
+            return self._pause(self._pauses)
         holder = self._stamped(now)
         self._since = self._since or now.wall
         ticket = Ticket(
@@ -350,7 +392,16 @@ class Acquisition(HeldState):
         if place.predecessor is None and place.holder in (None, self.uuid):
             return self._claim(now)  # if an earlier sending of ours has taken it, this tells
         self._awaited = WatchTarget(self.name, place.predecessor)
+        self.state = State.WAITING
         return Wait(self._awaited, place.revision + 1, self._from_now(self._awaited))
+
+    def _pause(self, pauses: Backoff) -> Pause:
+        self.state = State.PAUSING
+        return Pause(pauses.next())
+
+    def _held(self) -> Acquired:
+        self.state = State.HELD
+        return _ACQUIRED
 
     def _from_now(self, target: WatchTarget) -> bool:
         return target.ticket is None or self._short_queue
@@ -372,6 +423,7 @@ class Acquisition(HeldState):
         if self.sending is not None:  # the only one who knows of it is about to be forgotten
             self._late = self.may_be_out_there
         self.sending, self._sent_at = RequestState(request), now.monotonic
+        self.state = _STATE_AFTER_ASKING[type(request)]
         return request
 
     def _stamped(self, now: Now) -> Holder:
@@ -380,23 +432,149 @@ class Acquisition(HeldState):
             return self._facts
         return replace(self._facts.stamped(self._runtime.stamps(now.wall)), locked_at=taken_at)
 
+    # ------------------------------------------------------------ holding it
+
+    @property
+    def holder(self) -> Holder:
+        """What this holder has written, as far as it was confirmed."""
+        return replace(self._facts, fencing_token=self.token)
+
+    def push(self, now: Now) -> Push:
+        """Return the request that pushes the stamps; its outcome goes to `pushed`."""
+        return Push(self.name, self.uuid, self._runtime.stamps(now.wall), self._written_at)
+
+    def pushed(self, push: Push, outcome: Outcome, sent_at: float) -> bool:
+        """Take note of a push's outcome; False: push again, by what is known now.
+
+        `sent_at` is the monotonic time before it was sent.
+        """
+        if isinstance(outcome, Conflict):
+            # Another push of ours (a task's and keepalive's), or somebody else's hand: what it
+            # wrote, nobody has promised us.
+            self._written_at = max(self._written_at, outcome.revision)
+            return False
+        if isinstance(outcome, Done):
+            self._facts = self._facts.stamped(push.stamps)
+            self._confirmed(sent_at, outcome.revision)
+        elif isinstance(outcome, NotHolder) and not self._releasing:
+            self._lose_to(outcome.holder, outcome.removal)  # our own unlock did not overtake it
+        return True
+
+    def _confirmed(self, sent_at: float, revision: int) -> None:
+        """The store has stamps that were made at `sent_at`, so the lock is ours until then + …
+
+        Counted from before the request was sent, the deadline here is never later than the one of
+        an unlocker, which counts from when it sees the write.
+        """
+        self._written_at = max(self._written_at, revision)
+        # Of two pushes at once (a task's and keepalive's) the answers may come in either order.
+        sent_at = self.confirmed_at = max(sent_at, self.confirmed_at)
+        if self._runtime.auto_unlock is not None:
+            self.deadline = sent_at + self._runtime.auto_unlock
+        self.quiet_until = min(sent_at + self._runtime.push_interval, self.deadline)
+
+    def check(self, monotonic: float) -> LockLost | None:
+        """Return why the lock is lost, or None as long as it is held."""
+        if self.loss is None and monotonic >= self.deadline and not self._releasing:
+            why = (
+                f"The last try failed: {self.trouble}"
+                if self.trouble
+                else "Call alive() more often or raise auto_unlock_after."
+            )
+            self._lose(
+                f"The lock {self.name!r} counts as lost: the store has confirmed no heartbeat "
+                f"of it for {period(self._runtime.auto_unlock or 0)} (auto_unlock_after), so an "
+                f"unlocker may have removed it. {why}"
+            )
+        return self.loss
+
+    def observed(self, event: WatchEvent) -> None:
+        """Take note of an event of the lock's uuid."""
+        if not self._releasing and event.uuid != self.uuid:
+            self._lose_to(event.uuid, None)
+
+    def saw(self, seen: ReadResult) -> None:
+        """Take note of what stands in the store for the lock."""
+        uuid = None if seen.holder is None else seen.holder.uuid
+        if not self._releasing and uuid != self.uuid:
+            self._lose_to(uuid, seen.removal)
+
+    def put_off(self, monotonic: float) -> None:
+        """A push was not answered: no hot loop shall wait for another one until then.
+
+        But never beyond the deadline: then it is lost, and whoever asks must hear that.
+        """
+        self.quiet_until = min(monotonic, self.deadline)
+
+    def keep_pace(self, pace: float, answered_at: float) -> None:
+        """No push is to follow within `pace` seconds of what was answered then.
+
+        Counted from the answer, two never arrive closer to each other, however long each is on its
+        way. But four times in the expected runtime one may go: who pushes in time is not to be
+        alerted on in between, though one of them be late.
+        """
+        rest = answered_at + min(pace, self._runtime.expected / 4)
+        self.quiet_until = min(max(self.quiet_until, rest), self.deadline)
+
+    def release(self) -> Unlock:
+        """Return the request that gives the lock back; its outcome goes to `released`."""
+        self._releasing = True
+        return Unlock(self.name, self.uuid)
+
+    def released(self, outcome: NotHolder) -> None:
+        """Take note that the unlock found it gone.
+
+        Without a removal record after a second sending that means that the first one did it.
+        """
+        if not (outcome.resent and outcome.removal is None):
+            self._lose_to(outcome.holder, outcome.removal)
+
+    def _lose_to(self, uuid: str | None, removal: Removal | None) -> None:
+        name = self.name
+        how = f" ({removal.describe()})" if removal else ""
+        now_held = f" It is now held by {uuid}." if uuid else ""
+        self._lose(
+            f"The lock {name!r} was removed from this holder{how}.{now_held} "
+            "Stop the work that it protects.",
+            removal,
+        )
+
+    def _lose(self, message: str, removal: Removal | None = None) -> None:
+        if self.loss is None or (removal is not None and self.loss.removal is None):
+            self.loss = LockLost(
+                message,
+                name=self.name,
+                uuid=self.uuid,
+                holder=self.holder,
+                removal=removal,
+            )
+
 
 _After = Mapping[type, Callable[[Acquisition, Any, Now], Step]]
 _TAKES: _After = {Taken: Acquisition._taken, Refused: Acquisition._refused}
-_AFTER: Final[Mapping[type, _After]] = {
-    Take: _TAKES,
-    Read: {ReadResult: Acquisition._same_identity},
-    Reclaim: {**_TAKES, NotHolder: Acquisition._spent},
-    TakeOrQueue: {**_TAKES, Queued: Acquisition._stand},
-    GetPosition: {Position: Acquisition._positioned},
-    Claim: {Taken: Acquisition._taken, Refused: Acquisition._claim_refused},
-    Push: {
+_AFTER: Final[Mapping[State, _After]] = {
+    State.TAKING: _TAKES,
+    State.IDENTIFYING: {ReadResult: Acquisition._same_identity},
+    State.RECLAIMING: {**_TAKES, NotHolder: Acquisition._spent},
+    State.QUEUEING: {**_TAKES, Queued: Acquisition._stand},
+    State.LOOKING: {Position: Acquisition._positioned},
+    State.CLAIMING: {Taken: Acquisition._taken, Refused: Acquisition._claim_refused},
+    State.REFRESHING: {
         Done: Acquisition._refreshed,
         Conflict: Acquisition._refreshed,
         NotHolder: Acquisition._spent,
     },
 }
-"""What comes after which outcome of the request that was asked last; see the table at the top."""
+"""The method that follows an outcome, by the state; see the table at the top."""
+_STATE_AFTER_ASKING: Final[Mapping[type, State]] = {
+    Take: State.TAKING,
+    Read: State.IDENTIFYING,
+    Reclaim: State.RECLAIMING,
+    TakeOrQueue: State.QUEUEING,
+    GetPosition: State.LOOKING,
+    Claim: State.CLAIMING,
+    Push: State.REFRESHING,
+}
 
 
 def _named(holder: Holder) -> tuple[str, str]:
