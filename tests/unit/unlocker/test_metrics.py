@@ -227,6 +227,15 @@ def test_a_lock_that_is_listed_stays_listed_whatever_comes_beside_it(site: Site)
         assert info in samples(service)
 
 
+def test_alerts_and_the_log_have_the_escaped_form_of_a_name_beside_it(site: Site) -> None:
+    """A name of foreign letters may look like another lock's."""
+    service, shown = site.unlocker(), "pr\u043ed (pr\\u043ed)"
+    site.foreign(encode("pr\u043ed"), site.wall + 1, None)
+    site.run(3)
+    assert ("clustermutex_lock_alert_timestamp_seconds", ("name", shown)) in samples(service)
+    assert site.log.count(f"Lock '{shown}' is past its alert") == 1
+
+
 def test_two_names_that_are_shown_alike_do_not_end_the_scrape(site: Site) -> None:
     """Prometheus refuses all of it if one sample comes twice."""
     service = site.unlocker()
