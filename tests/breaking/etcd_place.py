@@ -160,9 +160,11 @@ class EtcdPlace:
             return False
 
         with self._notes.trouble(), self._notes.trouble(what="full"):
-            self.cluster.raise_no_space(self._member())
-            yield
-            wait_until(disarmed, what="space")
+            try:
+                self.cluster.raise_no_space(self._member())
+                yield
+            finally:  # an alarm that was not answered may have been raised
+                wait_until(disarmed, what="space")
 
     def _way(self, kind: type) -> tuple[str, list[Any]]:
         """Return a worker whose ways are of a kind, and them; see `url`."""

@@ -252,7 +252,11 @@ class Cluster:
         assert self.leader() is to
 
     def raise_no_space(self, member: Etcd) -> None:
-        """Raise a member's alarm that it is full: none takes anything more until it is disarmed."""
+        """Raise a member's alarm that it is full: none takes anything more until it is disarmed.
+
+        Raises:
+            TimeoutError: there is no leader.
+        """
         status = _status(member)
         assert status is not None
         number, octets = status.member, []
@@ -262,7 +266,10 @@ class Cluster:
         activate = b"\x08\x01\x10" + bytes(octets) + b"\x18\x01"  # AlarmRequest: ACTIVATE, NOSPACE
         with grpc.insecure_channel(member.endpoint, options=OPTIONS) as channel:
             method = "/etcdserverpb.Maintenance/Alarm"
-            channel.unary_unary(method, bytes, bytes)(activate, timeout=10)
+            try:
+                channel.unary_unary(method, bytes, bytes)(activate, timeout=10)
+            except grpc.RpcError as error:
+                raise TimeoutError(f"{member.endpoint} raises no alarm") from error
 
     @contextmanager
     def killed(self, member: Etcd) -> Iterator[None]:
