@@ -172,8 +172,6 @@ class Attempt:
         why: BaseException | None = None
         observation = self.observation
         self._begun_at = now.monotonic
-        if observation is not None:
-            observation.asked(self._acquisition.uuid, blocking=self._acquisition.queues)
         try:
             step: Step | None = self._acquisition.begin(now)
             while step is not None and not isinstance(step, _ENDS):
@@ -200,7 +198,8 @@ class Attempt:
                 self.holding = self._make_holding(self.store, self._acquisition)
                 if observation is not None:
                     self.holding.observation = observation
-                    observation.acquired(self._acquisition.holder.shown_token())
+                    token = self._acquisition.holder.shown_token()
+                    observation.acquired(self._acquisition.uuid, token)
                 if self._report is not None:
                     self._report.end(self._acquisition.uuid)
             else:
@@ -212,7 +211,7 @@ class Attempt:
             raise
         finally:
             if observation is not None and self.holding is None:
-                observation.gave_up(why)
+                observation.gave_up(self._acquisition.uuid, why)
             why = None  # else it would hold itself by its traceback
             # First the end, then whether it was wanted: `let_go` does it the other way round.
             self._over = True
@@ -261,8 +260,6 @@ class Attempt:
             self._hints.close()
             self._hints = self._quiet = None
         self._acquisition = self._acquisition.anew(str(uuid4()))
-        if self.observation is not None:
-            self.observation.uuid = self._acquisition.uuid
         return self._acquisition.begin(Now.read())
 
     def _reporting(self) -> WaitReport:
@@ -270,8 +267,6 @@ class Attempt:
         if self._report is None:
             self._report = WaitReport(self.store, self._acquisition.name, self._begun_at)
             self._warn_of_own_lock(self._report)
-            if self.observation is not None:
-                self.observation.waits(self.store)
         return self._report
 
     def _warn_of_own_lock(self, report: WaitReport) -> None:

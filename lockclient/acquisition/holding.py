@@ -156,11 +156,7 @@ class Holding:
         if failure is None:
             if self.store.can.pace:
                 acquisition.keep_pace(self.store.can.pace, monotonic())
-            if self.observation is not None:
-                self.observation.pushed()
             return
-        if self.observation is not None:
-            self.observation.push_failed(failure, acquisition.deadline)
         if force:
             raise failure
         self._put_off(failure, tell=first and not isinstance(failure, StoreClosed))

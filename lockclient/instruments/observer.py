@@ -1,12 +1,11 @@
-"""Observer: notes what happens to locks and tells the program's instruments, in its own thread.
+"""Observer: passes events to the program's instruments, in a thread that does nothing else.
 
-What an instrument does may take long, wait for a lock of the program's, or fail. So nothing of ours
-waits for it: an event is put into a bounded queue, which takes no lock, and one thread that does
-nothing else hands it to one instrument after the other. `on_lost` and the log have threads of their
-own.
+An instrument may take long, wait for a lock of the program's, or fail. So no other thread waits for
+it: an event is put into a bounded queue without a lock, and the thread calls one instrument after
+the other.
 
-All events of one acquisition come in one context, a copy of its caller's as it asked. What an
-instrument keeps there in a `ContextVar` it finds again at the next event of that acquisition.
+All events of one acquisition but `Requested` come in one context, a copy of its caller's from the
+beginning of `acquire`. An instrument finds there at the next event what it keeps in a `ContextVar`.
 """
 
 from __future__ import annotations
@@ -17,26 +16,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakSet
+from typing import TYPE_CHECKING, Any
 
 from lockclient.errors import ClusterMutexError, LockLost, StoreUnavailable
-from lockclient.instruments.events import (
-    Acquired,
-    Asked,
-    Event,
-    EventsDropped,
-    GaveUp,
-    LockEvent,
-    Lost,
-    Pushed,
-    PushFailed,
-    Released,
-    Requested,
-    StoreSlow,
-    StoreUnreachable,
-    Waiting,
-)
+from lockclient.instruments.events import Acquired, Event, GaveUp, Lost, Released, Requested
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.fields import require_labels
 from lockclient.stores.common.dispatch import METHODS, snake_case
@@ -45,24 +28,22 @@ from lockclient.threads.log_queue import AT_EXIT_S, CallQueue, get_logger
 
 if TYPE_CHECKING:
     from lockclient.stores.outcomes import Outcome
-    from lockclient.stores.protocol import AsyncMutexStore, Look, MutexStore
+    from lockclient.stores.protocol import AsyncMutexStore, MutexStore
 
 log = get_logger(__name__)
 
 Instrument = Callable[[Event], object]
-"""Called with each event. One that has a method `about()` is asked by it, too, as `setup` says."""
+"""Called with each event. It may have a method `about()`, as `setup` says, and a method
+`dropped(count)`, which is called with the number of events that no instrument got."""
 About = Callable[[], Mapping[str, str] | None]
-
-SLOW_S: Final = 1.0
-"""Seconds after which an answer of the store was slow."""
 
 
 class Observer:
-    """Tells instruments what happens to the locks of this process.
+    """Passes to instruments what happens to the locks of this process.
 
     Args:
         instruments: are called with each event.
-        about: what is asked, as a lock is about to be taken, what it is for.
+        about: is called as a lock is about to be taken, and returns what it is for.
     """
 
     def __init__(self, instruments: Sequence[Instrument], about: About | None) -> None:
@@ -71,29 +52,21 @@ class Observer:
         abouts = [about, *(getattr(instrument, "about", None) for instrument in instruments)]
         self._abouts: list[About] = [ask for ask in abouts if ask is not None]
         self._failing: set[tuple[int, str]] = set()
-        self._queue = self._new_queue()
-        _observers.add(self)
+        global _newest
+        _newest = self
 
     def observe(self, lock: str) -> Observation:
         """Begin to observe an acquisition by the caller, and ask what it is for."""
         return Observation(self, lock, self._abouts)
 
-    def flush(self, seconds: float) -> None:
-        """Wait until all that has happened so far is told, but not longer than that."""
-        self._queue.flush(seconds)
-
-    def put(self, handle: Callable[[], object]) -> None:
-        """Have something told after what was put before."""
+    def put(self, event: Event, run: Callable[..., object] | None = None) -> None:
+        """Queue an event, to be passed on by `run` of a context."""
         if self.instruments:
-            self._queue.put(handle)
-
-    def tell(self, event: Event) -> None:
-        """Tell all instruments; for the queue's thread alone."""
-        for instrument in self.instruments:
-            self.guarded(instrument, instrument, event)
+            pass_on = partial(self._pass_on, event)
+            _queue.put(pass_on if run is None else partial(run, pass_on))
 
     def guarded(self, whose: object, function: Callable[..., Any], *args: object) -> Any:
-        """Call what is the program's; what it raises is logged, once until it works again."""
+        """Call the program's function; what it raises is logged, once until it works again."""
         failed = (id(whose), getattr(function, "__name__", ""))
         try:
             result = function(*args)
@@ -105,7 +78,7 @@ class Observer:
         self._failing.discard(failed)
         return result
 
-    # ------------------------------------------------------------ what is asked of the store
+    # ------------------------------------------------------------ requests to the store
 
     def send(self, store: MutexStore, sending: RequestState, deadline: Deadline) -> Outcome:
         """Do what `store.send` does."""
@@ -133,55 +106,43 @@ class Observer:
 
     def _requested(self, sending: RequestState, began: float, outcome: Outcome | Exception) -> None:
         took_s, request = monotonic() - began, sending.request
-        lock = getattr(request, "name", None) or request.holder.name  # type: ignore[union-attr]
-        if isinstance(outcome, StoreUnavailable):
-            answer = "unreachable"
-        elif isinstance(outcome, Exception):
-            answer = "error"
-        else:
+        about: Any = getattr(request, "holder", request)
+        error = outcome if isinstance(outcome, Exception) else None
+        if error is None:
             answer = snake_case(type(outcome))
-        facts = time.time(), lock, METHODS[type(request)], answer, took_s
-        self.put(partial(self.tell, Requested(*facts)))
-        if isinstance(outcome, StoreUnavailable):
-            self.put(partial(self.tell, StoreUnreachable(*facts, outcome)))
-        elif took_s > SLOW_S:
-            self.put(partial(self.tell, StoreSlow(*facts)))
+        else:
+            answer = "unreachable" if isinstance(error, StoreUnavailable) else "error"
+        kind = METHODS[type(request)]
+        self.put(Requested(time.time(), about.name, about.uuid or "", kind, answer, took_s, error))
 
-    # ------------------------------------------------------------ inside
+    # ------------------------------------------------------------ in the queue's thread
 
-    def _new_queue(self) -> CallQueue:
-        return CallQueue("clustermutex-events", self._dropped)
+    def _pass_on(self, event: Event) -> None:
+        for instrument in self.instruments:
+            self.guarded(instrument, instrument, event)
 
-    def _dropped(self, count: int) -> None:
-        log.warning("%d events were dropped: an instrument was too slow for them.", count)
-        self.tell(EventsDropped(time.time(), count))
-
-    def start_afresh(self) -> None:
-        """After fork, in the child: what was queued is the parent's."""
-        self._queue = self._new_queue()
+    def count_dropped(self, count: int) -> None:
+        """Pass on how many events were dropped."""
+        for instrument in self.instruments:
+            if (dropped := getattr(instrument, "dropped", None)) is not None:
+                self.guarded(instrument, dropped, count)
 
 
 class Observation:
-    """One acquisition as instruments see it, from being asked for to its end.
+    """One acquisition as instruments see it, from the call of `acquire` to its end.
 
     Attributes:
-        uuid: its own; another one if that is used up (`steps.UsedUp`).
-        about: what it is for: what the program said in the same context.
+        about: what it is for, as the program said in the same context.
     """
 
-    __slots__ = (
-        *("_asked_at", "_context", "_had", "_had_at", "_observer", "_over"),
-        *("about", "lock", "uuid"),
-    )
+    __slots__ = ("_began_at", "_context", "_lock", "_observer", "_uuid", "about")
 
     def __init__(self, observer: Observer, lock: str, abouts: Sequence[About]) -> None:
         self._observer = observer
         self._context = copy_context()
-        self.lock = lock
-        self.uuid = ""
-        self._asked_at = self._had_at = monotonic()
-        self._had = False  # has been told that it was acquired, or given up
-        self._over = False
+        self._lock = lock
+        self._uuid: str | None = None  # while it is held
+        self._began_at = monotonic()  # to wait, then to hold
         self.about: dict[str, str] = {}
         for ask in abouts:
             answer = observer.guarded(ask, self._context.run, ask)
@@ -190,39 +151,17 @@ class Observation:
             bounded = observer.guarded(ask, require_labels, "about", both)
             self.about = bounded or self.about
 
-    def asked(self, uuid: str, *, blocking: bool) -> None:
-        """It is asked for, by this uuid."""
-        self.uuid = uuid
-        self._put(Asked, blocking)
+    def acquired(self, uuid: str, token: int) -> None:
+        """The lock is held."""
+        now = monotonic()
+        waited_s, self._began_at, self._uuid = now - self._began_at, now, uuid
+        self._put(Acquired, uuid, waited_s, token)
 
-    def waits(self, store: MutexStore) -> None:
-        """It has to wait: tell behind whom, as soon as that is known."""
-
-        def tell(look: Look | None) -> None:  # in another thread
-            holder, places = (None, {}) if look is None else (look.holder, look.places)
-            self._put(Waiting, holder, places.get(self.uuid), len(places))
-
-        if self._observer.instruments:
-            store.background.looks.ask(self.lock, tell)
-
-    def acquired(self, token: int) -> None:
-        """It is had."""
-        self._had_at = monotonic()
-        self._put(Acquired, self._had_at - self._asked_at, token)
-
-    def gave_up(self, error: BaseException | None) -> None:
-        """It was not had, for this reason, or because the time was up."""
+    def gave_up(self, uuid: str, error: BaseException | None) -> None:
+        """The lock was not acquired, for this reason, or because the time was up."""
         reason = error if isinstance(error, ClusterMutexError) else None
         cancelled = error is not None and reason is None
-        self._put(GaveUp, monotonic() - self._asked_at, reason, cancelled)
-
-    def pushed(self) -> None:
-        """Its stamps were pushed."""
-        self._put(Pushed)
-
-    def push_failed(self, error: ClusterMutexError, deadline: float) -> None:
-        """Its stamps could not be pushed; it stays held until then, on the monotonic clock."""
-        self._put(PushFailed, error, deadline - monotonic())
+        self._put(GaveUp, uuid, monotonic() - self._began_at, reason, cancelled)
 
     def lost(self, error: LockLost) -> None:
         """It was lost: the end, if that has not come before."""
@@ -232,36 +171,34 @@ class Observation:
         """It was released: the end, if that has not come before."""
         self._end(Released, answered)
 
-    def _end(self, kind: type[LockEvent], fact: object) -> None:
-        if not self._over:
-            self._over = True
-            self._put(kind, monotonic() - self._had_at, fact)
+    def _end(self, kind: type[Event], fact: object) -> None:
+        uuid, self._uuid = self._uuid, None
+        if uuid is not None:
+            self._put(kind, uuid, monotonic() - self._began_at, fact)
 
-    def _put(self, kind: type[LockEvent], *facts: Any) -> None:
-        event = kind(time.time(), self.lock, self.uuid, *facts)
-        self._observer.put(partial(self._context.run, self._deliver, event))
-
-    def _deliver(self, event: LockEvent) -> None:
-        """In the queue's thread, which alone knows what has been told."""
-        if isinstance(event, Waiting) and self._had:
-            return  # the look at the lock took longer than the wait
-        self._had = self._had or isinstance(event, Acquired | GaveUp)
-        self._observer.tell(event)
+    def _put(self, kind: type[Event], uuid: str, *facts: Any) -> None:
+        self._observer.put(kind(time.time(), self._lock, uuid, *facts), self._context.run)
 
 
-_observers: WeakSet[Observer] = WeakSet()
-
-
-def flush(seconds: float = 1.0) -> None:
-    """Wait until instruments were told all that has happened so far, but no longer than that."""
-    for observer in list(_observers):
-        observer.flush(seconds)
+def _count_dropped(count: int) -> None:
+    log.warning("%d events were dropped: an instrument was too slow for them.", count)
+    if _newest is not None:
+        _newest.count_dropped(count)
 
 
 def _start_afresh() -> None:
-    for observer in list(_observers):
-        observer.start_afresh()
+    """After import, and after fork in the child: what was queued is the parent's."""
+    global _queue
+    _queue = CallQueue("clustermutex-events", _count_dropped)
 
 
+def flush(seconds: float = 1.0) -> None:
+    """Wait until instruments got all events so far, but no longer than that."""
+    _queue.flush(seconds)
+
+
+_newest: Observer | None = None
+_queue: CallQueue
+_start_afresh()
 os.register_at_fork(after_in_child=_start_afresh)
 atexit.register(flush, AT_EXIT_S)

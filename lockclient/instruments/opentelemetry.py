@@ -4,44 +4,23 @@
 
     ClusterMutex.setup(instruments=[OpenTelemetryInstrument()])
 
-Each acquisition has a span for its wait and one for its hold, in the trace of who asked. The ids of
-the trace and of the first span stand in the lock's `context`, so that the dashboard can link to it
-(`--trace-url`), and that whoever waits for it has a link to it in its own span.
+Each acquisition has a span for its wait and one for its hold, in the caller's trace. The lock's
+`context` has the ids of the trace and of the first span, so that the dashboard can link to it
+(`--trace-url`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from typing import Any
 
 from opentelemetry import metrics, trace
 from opentelemetry.metrics import MeterProvider
-from opentelemetry.trace import (
-    Link,
-    Span,
-    SpanContext,
-    SpanKind,
-    Status,
-    StatusCode,
-    TraceFlags,
-    TracerProvider,
-)
+from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 
-from lockclient.instruments import (
-    Acquired,
-    Asked,
-    Event,
-    EventsDropped,
-    GaveUp,
-    LockEvent,
-    Lost,
-    Pushed,
-    PushFailed,
-    Released,
-    Requested,
-    Waiting,
-)
-from lockclient.instruments.metric_names import (
+from lockclient.instruments import Acquired, Event, GaveUp, Lost, Released
+from lockclient.instruments.measures import (
     DROPPED,
     HELD,
     HOLD,
@@ -49,10 +28,10 @@ from lockclient.instruments.metric_names import (
     PUSHES,
     REQUEST,
     WAIT,
-    WAITING,
+    Metric,
+    measure,
     wait_outcome,
 )
-from lockclient.model.holder import Holder
 from lockclient.version import __version__
 
 _SCOPE = "lockclient"
@@ -77,20 +56,18 @@ class OpenTelemetryInstrument:
         self._lock_label = lock_label
         self._tracer = trace.get_tracer(_SCOPE, __version__, tracer_provider)
         meter = metrics.get_meter(_SCOPE, __version__, meter_provider)
-        self._wait_s = meter.create_histogram(WAIT[0], "s", WAIT[1])
-        self._hold_s = meter.create_histogram(HOLD[0], "s", HOLD[1])
-        self._request_s = meter.create_histogram(REQUEST[0], "s", REQUEST[1])
-        self._held = meter.create_up_down_counter(HELD[0], "1", HELD[1])
-        self._waiting = meter.create_up_down_counter(WAITING[0], "1", WAITING[1])
-        self._losses = meter.create_counter(LOSSES[0], "1", LOSSES[1])
-        self._pushes = meter.create_counter(PUSHES[0], "1", PUSHES[1])
-        self._dropped = meter.create_counter(DROPPED[0], "1", DROPPED[1])
+        self._count: dict[Metric, Callable[[float, dict[str, str]], Any]] = {}
+        for metric in (WAIT, HOLD, REQUEST):
+            self._count[metric] = meter.create_histogram(metric.name, "s", metric.help).record
+        self._count[HELD] = meter.create_up_down_counter(HELD.name, "1", HELD.help).add
+        for metric in (LOSSES, PUSHES, DROPPED):
+            self._count[metric] = meter.create_counter(metric.name, "1", metric.help).add
         # Of one acquisition each, in whose context it is set.
         self._wait: ContextVar[Span] = ContextVar("clustermutex_wait_span")
         self._hold: ContextVar[Span] = ContextVar("clustermutex_hold_span")
 
     def about(self) -> Mapping[str, str] | None:
-        """Begin the span of the wait, and say which it is: called as a lock is asked for."""
+        """Begin the span of the wait, and return its ids; called as `acquire` begins."""
         span = self._tracer.start_span("wait for lock", kind=SpanKind.CLIENT)
         self._wait.set(span)
         context = span.get_span_context()
@@ -103,100 +80,43 @@ class OpenTelemetryInstrument:
 
     def __call__(self, event: Event) -> None:
         """Take an event into spans and metrics."""
-        if isinstance(event, Requested):
-            if type(event) is Requested:  # what is told beside it, is the same request
-                facts = {"request": event.request, "outcome": event.outcome}
-                self._request_s.record(event.took_s, facts)
-        elif isinstance(event, EventsDropped):
-            self._dropped.add(event.count)
-        elif isinstance(event, LockEvent):
-            lock = {} if self._lock_label is None else {"lock": self._lock_label(event.lock)}
-            self._measure(event, lock)
-            self._trace(event)
+        lock = {} if self._lock_label is None else {"lock": self._lock_label(event.lock)}
+        for metric, value, labels in measure(event):
+            self._count[metric](value, labels if metric is REQUEST else {**lock, **labels})
+        if isinstance(event, Acquired | GaveUp):
+            self._end_wait(event)
+        elif isinstance(event, Released | Lost) and (hold := self._hold.get(None)) is not None:
+            self._end(hold, event)
 
-    def _measure(self, event: LockEvent, lock: dict[str, str]) -> None:
-        if isinstance(event, Asked):
-            self._waiting.add(1, lock)
-        elif isinstance(event, Acquired | GaveUp):
-            self._waiting.add(-1, lock)
-            self._wait_s.record(event.waited_s, {**lock, "outcome": wait_outcome(event)})
-            if isinstance(event, Acquired):
-                self._held.add(1, lock)
-        elif isinstance(event, Pushed | PushFailed):
-            outcome = "failed" if isinstance(event, PushFailed) else "done"
-            self._pushes.add(1, {**lock, "outcome": outcome})
-        elif isinstance(event, Released | Lost):
-            self._held.add(-1, lock)
-            lost = isinstance(event, Lost)
-            self._hold_s.record(event.held_s, {**lock, "outcome": "lost" if lost else "released"})
-            if lost:
-                self._losses.add(1, lock)
+    def dropped(self, count: int) -> None:
+        """Count events that were dropped."""
+        self._count[DROPPED](count, {})
 
-    def _trace(self, event: LockEvent) -> None:
-        wait, hold = self._wait.get(None), self._hold.get(None)
-        at = int(event.at * 1e9)
-        if wait is None:  # it was asked for before this instrument was there
+    def _end_wait(self, event: Acquired | GaveUp) -> None:
+        wait = self._wait.get(None)
+        if wait is None:  # the acquisition began before this instrument was there
             return
-        if isinstance(event, Asked):
-            wait.set_attributes(_named(event))
-        elif isinstance(event, Waiting):
-            _add_holder(wait, event)
-        elif isinstance(event, GaveUp):
-            wait.set_attribute("clustermutex.outcome", wait_outcome(event))
-            if event.error is not None:
-                wait.record_exception(event.error, timestamp=at)
-                wait.set_status(Status(StatusCode.ERROR, str(event.error)))
-            wait.end(at)
-        elif isinstance(event, Acquired):
-            wait.set_attribute("clustermutex.outcome", "acquired")
-            wait.end(at)
-            self._hold.set(self._begin_hold(event, wait))
-        elif hold is not None and isinstance(event, PushFailed):
-            facts: dict[str, str | float] = {"error": str(event.error), "left_s": event.left_s}
-            hold.add_event("push failed", facts, timestamp=at)
-        elif hold is not None and isinstance(event, Released | Lost):
-            if isinstance(event, Lost):
-                hold.record_exception(event.error, timestamp=at)
-                hold.set_status(Status(StatusCode.ERROR, str(event.error)))
-            hold.end(at)
+        named = {"clustermutex.lock": event.lock, "clustermutex.uuid": event.uuid}
+        wait.set_attributes({**named, "clustermutex.outcome": wait_outcome(event)})
+        self._end(wait, event)
+        if isinstance(event, Acquired):
+            around = trace.get_current_span()
+            parent = around if around.get_span_context().is_valid else wait
+            hold = self._tracer.start_span(
+                "hold lock",
+                context=trace.set_span_in_context(parent),
+                kind=SpanKind.INTERNAL,
+                attributes={**named, "clustermutex.fencing_token": event.fencing_token},
+                links=[Link(wait.get_span_context())],
+                start_time=int(event.at * 1e9),
+            )
+            self._hold.set(hold)
 
-    def _begin_hold(self, event: Acquired, wait: Span) -> Span:
-        """Begin the span of the hold: beside that of the wait, or below where that has none."""
-        around = trace.get_current_span()
-        parent = around if around.get_span_context().is_valid else wait
-        return self._tracer.start_span(
-            "hold lock",
-            context=trace.set_span_in_context(parent),
-            kind=SpanKind.INTERNAL,
-            attributes={**_named(event), "clustermutex.fencing_token": event.fencing_token},
-            links=[Link(wait.get_span_context())],
-            start_time=int(event.at * 1e9),
-        )
-
-
-def _named(event: LockEvent) -> dict[str, str]:
-    return {"clustermutex.lock": event.lock, "clustermutex.uuid": event.uuid}
-
-
-def _add_holder(wait: Span, event: Waiting) -> None:
-    wait.set_attribute("clustermutex.waiting", event.waiting)
-    if event.place is not None:
-        wait.set_attribute("clustermutex.place", event.place)
-    holder = event.holder
-    if holder is not None:
-        wait.set_attribute("clustermutex.holder.uuid", holder.uuid or "")
-        wait.set_attribute("clustermutex.holder.hostname", holder.hostname or "")
-        wait.set_attribute("clustermutex.holder.owner", holder.owner or "")
-        if (context := _context_of(holder)) is not None:
-            wait.add_link(context, {"clustermutex.link": "holder"})
-
-
-def _context_of(holder: Holder) -> SpanContext | None:
-    """Return the span in which a holder got its lock; anybody may have written what is there."""
-    said = holder.context or {}
-    try:
-        trace_id, span_id = int(said["trace_id"], 16), int(said["span_id"], 16)
-    except (KeyError, ValueError):
-        return None
-    context = SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(1))
-    return context if context.is_valid else None
+    @staticmethod
+    def _end(span: Span, event: Event) -> None:
+        at = int(event.at * 1e9)
+        error: Exception | None = getattr(event, "error", None)
+        if error is not None:
+            span.record_exception(error, timestamp=at)
+            span.set_status(Status(StatusCode.ERROR, str(error)))
+        span.end(at)

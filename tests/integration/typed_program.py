@@ -38,20 +38,12 @@ from lockclient import (
 )
 from lockclient.instruments import (
     Acquired,
-    Asked,
     Event,
-    EventsDropped,
     GaveUp,
     Instrument,
-    LockEvent,
     Lost,
-    Pushed,
-    PushFailed,
     Released,
     Requested,
-    StoreSlow,
-    StoreUnreachable,
-    Waiting,
     flush,
 )
 from lockclient.instruments.opentelemetry import OpenTelemetryInstrument
@@ -158,16 +150,12 @@ def set_up(about: Mapping[str, str]) -> Instrument:
 
 def told(event: Event) -> None:
     match event:
-        case Waiting():
-            assert_type(event.place, int | None)
         case Acquired() | GaveUp() | Released():
             assert_type(event.lock, str)
         case Lost():
             assert_type(event.error, LockLost)
-        case Asked() | Pushed() | PushFailed() | LockEvent():
-            assert_type(event.uuid, str)
-        case StoreSlow() | StoreUnreachable() | Requested() | EventsDropped():
-            assert_type(event.at, float)
+        case Requested():
+            assert_type(event.error, Exception | None)
         case _:  # a later release's
             print(event)
 
