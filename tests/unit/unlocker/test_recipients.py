@@ -1,27 +1,74 @@
-"""Whom URLs mean: what they are called, and how long they have to answer."""
+"""Recipients: names, timeouts, redirects; and a lock's text does nothing in a chat."""
 
 from __future__ import annotations
 
+import email
+import json
+import re
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
+from socketserver import StreamRequestHandler, ThreadingTCPServer
 from typing import Any
+from unittest.mock import Mock
+from urllib.parse import parse_qs
+from xml.sax.saxutils import unescape
 
 import pytest
 import requests
 
+from lockclient.model.holder import Holder
 from tests.support.processes import wait_until
+from tests.support.web_server import serving
 from unlocker.notifications.events import Message
 from unlocker.notifications.note import REFUSED, TOLD, UNANSWERED
 from unlocker.notifications.recipients import MAX_URLS, Recipient, recipients_of
 
 pytest.importorskip("apprise", reason="no apprise: the extra notify")
-pytestmark = pytest.mark.filterwarnings("ignore:'imghdr':DeprecationWarning")  # apprise's import
+pytestmark = [  # apprise's own
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::PendingDeprecationWarning"),
+]
 
 MESSAGE = Message("t", "b", good=False)
+
+
+def recipient_of(url: str) -> Recipient:
+    (found,), _ = recipients_of([url])
+    return found
+
+
+@pytest.fixture
+def posted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What goes to chats of others, which take it."""
+    found: list[Any] = []
+
+    def request(*_: Any, **how: Any) -> Any:
+        found.append(how.get("data") or how.get("json"))
+        is_slack = "attachments" in str(found[-1])
+        text = "ok" if is_slack else '{"ok": true, "ts": "1", "channel": "x", "result": "success"}'
+        return Mock(status_code=200, headers={}, text=text, content=text.encode())
+
+    monkeypatch.setattr(requests.Session, "request", request)
+    return found
+
+
+@contextmanager
+def listening(handler: type[StreamRequestHandler]) -> Iterator[str]:
+    """Run a server whose answers a handler writes; yield its `host:port`."""
+    kind = (
+        ThreadingHTTPServer if issubclass(handler, BaseHTTPRequestHandler) else ThreadingTCPServer
+    )
+    with kind(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+# ---------------------------------------------------------------- names and timeouts
 
 
 def test_a_url_is_called_by_its_name_or_by_its_kind_and_place() -> None:
@@ -29,61 +76,49 @@ def test_a_url_is_called_by_its_name_or_by_its_kind_and_place() -> None:
     assert [found.name for found in recipients_of(urls)[0]] == ["ops", "jsons-2", "json-3"]
 
 
-@pytest.mark.parametrize("name", ["", " ", "a b", "ü", "a" * 33])
-def test_a_name_that_can_not_stand_in_the_note_is_refused_and_no_secret_is_quoted(
-    name: str,
-) -> None:
-    found, (fault,) = recipients_of([f"{name}=json://user:hush@127.0.0.1/x", "json://127.0.0.1"])
-    assert [recipient.name for recipient in found] == ["json-2"]
-    assert "URL no. 1" in fault
-    assert "hush" not in fault
-
-
 @pytest.mark.parametrize(
     "bad",
     [
+        *(f"{name}=json://u:hush@127.0.0.1/x" for name in ("", " ", "a b", "ü", "a" * 33, "ops")),
         "nonsense://hush",
-        "ops=json://127.0.0.1/hush",
         "hush",
         "json://[hush",
         "slack://hush",
         "json://127.0.0.1/hush,json://127.0.0.1/hush",
     ],
 )
-def test_one_that_is_bad_keeps_no_other_from_being_told(bad: str) -> None:
+def test_a_bad_url_is_refused_alone_and_no_secret_is_quoted(bad: str) -> None:
     found, (fault,) = recipients_of(["ops=json://127.0.0.1/x", bad, "team=json://127.0.0.1/y"])
     assert [recipient.name for recipient in found] == ["ops", "team"]
     assert fault.startswith("URL no. 2")
     assert "hush" not in fault
 
 
-def test_no_more_can_be_told_than_the_note_keeps() -> None:
+def test_no_more_urls_are_accepted_than_the_note_keeps() -> None:
     found, faults = recipients_of([f"json://127.0.0.1/{number}" for number in range(22)])
     assert (len(found), len(faults)) == (MAX_URLS, 2)
 
 
 @pytest.mark.parametrize(("query", "answer_s"), [("", 32.0), ("?rto=60", 60.0), ("?rto=3", 3.0)])
-def test_it_has_half_a_minute_to_answer_unless_the_url_says_otherwise(
-    query: str, answer_s: float
+def test_the_url_sets_the_answer_timeout(query: str, answer_s: float) -> None:
+    assert recipient_of(f"json://127.0.0.1/x{query}").answer_timeout_s == answer_s
+
+
+@pytest.mark.parametrize(
+    ("done", "takes_s", "how"),
+    [(True, 0.0, TOLD), (False, 0.0, REFUSED), (False, 0.25, UNANSWERED)],
+)
+def test_a_quick_failure_is_a_refusal_and_a_late_one_no_answer(
+    done: bool, takes_s: float, how: str
 ) -> None:
-    (found,), _ = recipients_of([f"json://127.0.0.1/x{query}"])
-    assert found.answer_timeout_s == answer_s
+    def send(_: Message) -> bool:
+        time.sleep(takes_s)
+        return done
+
+    assert Recipient("x", send, 0.2).deliver(MESSAGE) == how
 
 
-@pytest.mark.parametrize(("done", "how"), [(True, TOLD), (False, REFUSED)])
-def test_a_quick_failure_is_a_refusal(done: bool, how: str) -> None:
-    assert Recipient("x", lambda _: done, 0.2).deliver(MESSAGE) == how
-
-
-def test_a_failure_after_all_of_its_time_is_no_answer() -> None:
-    def wait(_message: Message) -> bool:
-        time.sleep(0.25)
-        return False
-
-    assert Recipient("x", wait, 0.2).deliver(MESSAGE) == UNANSWERED
-
-
-def test_a_try_that_hangs_is_left_and_no_other_one_is_begun_meanwhile() -> None:
+def test_while_a_try_hangs_no_other_one_is_begun() -> None:
     asked, ends = [], threading.Event()
 
     def hang(message: Message) -> bool:
@@ -91,11 +126,13 @@ def test_a_try_that_hangs_is_left_and_no_other_one_is_begun_meanwhile() -> None:
         return ends.wait(60)
 
     recipient = Recipient("x", hang, try_s=0.1)
-    assert recipient.deliver(MESSAGE) == UNANSWERED
-    assert recipient.deliver(MESSAGE) == REFUSED
+    assert [recipient.deliver(MESSAGE) for _ in range(2)] == [UNANSWERED, REFUSED]
     assert len(asked) == 1
     ends.set()
     wait_until(lambda: recipient.deliver(MESSAGE) == TOLD, what="that it works again")
+
+
+# ---------------------------------------------------------------- answers
 
 
 def test_an_endless_answer_fills_no_memory() -> None:
@@ -109,14 +146,8 @@ def test_an_endless_answer_fills_no_memory() -> None:
                 while sent < 1 << 30:
                     sent += self.wfile.write(b"x" * (1 << 20))
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Flood) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        (recipient,), _ = recipients_of([f"json://127.0.0.1:{server.server_port}/"])
-        assert recipient.deliver(MESSAGE) == TOLD
-        server.shutdown()
+    with listening(Flood) as host:
+        assert recipient_of(f"json://{host}/").deliver(MESSAGE) == TOLD
     assert sent < 64 << 20  # what its sockets hold
 
 
@@ -124,63 +155,42 @@ def test_an_endless_answer_fills_no_memory() -> None:
 def test_a_redirect_that_drops_the_message_is_not_followed_and_named_once(
     status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of a login page, say, whose 200 would count as success."""
-    asked: list[str] = []
-    targets = ["/login?next=/hush", "/login?next=/hush", "https://a:b@new.example/hush/x"]
+    """A login page's 200, say, would count as success."""
+    asked: list[bytes] = []
+    headers: dict[str, str] = {}
 
-    class Moved(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked.append(self.command)
-            self.send_response(status if targets else 200)
-            if targets:
-                self.send_header("Location", targets.pop(0))
-            self.end_headers()
+    def answer(body: bytes) -> tuple[int, str]:
+        asked.append(body)
+        return (status if headers else 200), ""
 
-        def do_GET(self) -> None:
-            asked.append(self.command)
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Moved) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        host = f"127.0.0.1:{server.server_port}"
-        (recipient,), _ = recipients_of([f"ops=json://{host}/hush"])
-        assert [recipient.deliver(MESSAGE) for _ in range(3)] == [REFUSED] * 3
+    with serving(answer, headers=headers) as host:
+        recipient = recipient_of(f"ops=json://{host}/hush")
+        for target in ("/login?next=/hush", "/login?next=/hush", "https://a:b@new.example/hush/x"):
+            headers["Location"] = target
+            assert recipient.deliver(MESSAGE) == REFUSED
+        headers.clear()
         assert recipient.deliver(MESSAGE) == TOLD
-        server.shutdown()
-    assert asked == ["POST"] * 4
+    assert len(asked) == 4
+    assert all(asked)
     assert caplog.text.count(f"by ops are redirected to http://{host}/login, where") == 1
     assert caplog.text.count("by ops are redirected to https://new.example/…, where") == 1
     assert "hush" not in caplog.text
 
 
 @pytest.mark.parametrize(
-    ("target", "said"),
-    [("http://[hush", "are redirected to an address that is no URL, where"), (None, "fail;")],
+    ("headers", "logged"),
+    [
+        ({"Location": "http://[hush"}, "are redirected to an address that is no URL, where"),
+        ({}, "fail;"),
+    ],
 )
 def test_a_redirect_to_no_address_is_a_failure(
-    target: str | None, said: str, caplog: pytest.LogCaptureFixture
+    headers: dict[str, str], logged: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Moved(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.send_response(302)
-            if target is not None:
-                self.send_header("Location", target)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Moved) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        (recipient,), _ = recipients_of([f"ops=json://127.0.0.1:{server.server_port}/x"])
-        assert recipient.deliver(MESSAGE) == REFUSED
-        server.shutdown()
-    assert f"by ops {said}" in caplog.text
-    assert ("redirected" in caplog.text) == (target is not None)
+    with serving(lambda _: (302, ""), headers=headers) as host:
+        assert recipient_of(f"ops=json://{host}/x").deliver(MESSAGE) == REFUSED
+    assert f"by ops {logged}" in caplog.text
+    assert ("redirected" in caplog.text) == bool(headers)
     assert "hush" not in caplog.text
 
 
@@ -199,26 +209,115 @@ def test_no_password_of_netrc_goes_to_a_recipient(
             self.send_response(200)
             self.end_headers()
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Chat) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        (found,), _ = recipients_of([f"ops=json://127.0.0.1:{server.server_port}/x"])
-        assert found.deliver(MESSAGE) == TOLD
-        server.shutdown()
+    with listening(Chat) as host:
+        assert recipient_of(f"ops=json://{host}/x").deliver(MESSAGE) == TOLD
     assert got == [None]
 
 
-def test_what_is_too_long_for_a_chat_is_split() -> None:
-    (recipient,), _ = recipients_of(["discord://webhook/token"])
-    posted: list[str] = []
-
-    class Session(requests.Session):
-        def request(self, *_: object, **how: Any) -> Any:
-            posted.append(how["data"])
-            return SimpleNamespace(status_code=204, content=b"", headers={})
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(requests.sessions, "Session", Session)
-        long = Message("t", "\n".join("x" * 300 for _ in range(20)), good=False)
-        assert recipient.deliver(long) == TOLD
+def test_what_is_too_long_for_a_chat_is_split(posted: list[Any]) -> None:
+    long = Message("t", "\n".join("x" * 300 for _ in range(20)), good=False)
+    assert recipient_of("discord://webhook/token").deliver(long) == TOLD
     assert len(posted) > 3
     assert all(len(body) < 3000 for body in posted)
+
+
+# ---------------------------------------------------------------- hostile text
+
+HOSTILE = (
+    "<!channel> <!here> @everyone @all @room @**all** <users/all> <at>all</at> <@U1> "
+    "<http://evil.example/login|Sign in> [Sign in](http://evil.example) ![x](http://evil.example/b)"
+    " **x** _x_ ~~x~~ ||x|| `x` <b>x</b> &lt;b&gt; &#64;all"
+)
+HOLDER = Holder(f"deploy {HOSTILE}", "u", hostname=f"bill {HOSTILE}", reason=HOSTILE)
+BAIT = Message(
+    f"ClusterMutex etcd://x: 1 lock past its alert {HOSTILE}",
+    f"Lock {HOLDER.name!r} is past its alert: {HOLDER.describe()}",
+    good=False,
+)
+ACTS = re.compile(r"[<\[@*`|~]|&(?!amp;)(?:[a-z]+|#\d+);|\b_(?!\w)")
+"""In what is posted, but for what apprise escapes, and its own bold title."""
+OTHERS = {
+    "slack": "slack://TAAAAAAAA/BBBBBBBBB/cccccccccccccccccccccccc/#ops",
+    "discord": f"discord://123456789012345678/{'b' * 68}",
+    "telegram": "tgram://123456789:abcdefg_hijklmnopabcdefg_hijklmnop1/12315544/",
+    "Google Chat": "gchat://workspace/key/token",
+    "zulip": f"zulip://bot@org/{'a' * 32}/ops",
+}
+OWN = {
+    "json": "json://{}/hook",
+    "xml": "xml://{}/hook",
+    "form": "form://{}/hook",
+    "mattermost": f"mmost://{{}}/{'a' * 26}",
+    "ntfy": "ntfy://{}/topic",
+    "gotify": f"gotify://{{}}/{'a' * 26}",
+}
+
+
+def texts(found: Any) -> Iterator[str]:
+    """Yield all texts in what was posted that hold any of the message."""
+    if isinstance(found, bytes):
+        found = found.decode()
+        found = parse_qs(found) if found.startswith("version=") else found
+    if isinstance(found, str):
+        with suppress(ValueError):
+            found = json.loads(found)
+    if isinstance(found, (dict, list)):
+        for part in found.values() if isinstance(found, dict) else found:
+            yield from texts(part)
+    elif isinstance(found, str) and ("deploy" in found or "evil" in found):
+        yield found
+
+
+def without_markup(text: str) -> str:
+    """Return a post without the markup of the kind of post itself: XML, forms, bold titles."""
+    if text.startswith("<?xml"):
+        (subject,) = re.findall("<Subject>(.*?)</Subject>", text, re.DOTALL)
+        (body,) = re.findall("<Message>(.*?)</Message>", text, re.DOTALL)
+        return unescape(f"{subject} {body}", {"&apos;": "'"})
+    return re.sub(r"\A(<b>|\*)(.*?)(</b>|\*)(?=\r?\n)", r"\2", text)
+
+
+def check(found: list[Any]) -> None:
+    sent = [*texts(found)]
+    assert sent
+    for text in sent:
+        assert "evil.example" in text
+        assert not ACTS.findall(without_markup(text)), text
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_a_webhook_of_one_s_own_gets_nothing_that_acts(kind: str) -> None:
+    found: list[bytes] = []
+
+    def answer(body: bytes) -> tuple[int, str]:
+        found.append(body)
+        return 200, "{}"
+
+    with serving(answer) as host:
+        assert recipient_of(OWN[kind].format(host)).send(BAIT)
+    check(found)
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_another_s_chat_gets_nothing_that_acts(kind: str, posted: list[Any]) -> None:
+    assert recipient_of(OTHERS[kind]).send(BAIT)
+    check(posted)
+
+
+def test_mail_gets_nothing_that_acts() -> None:
+    mails: list[str] = []
+
+    class MailServer(StreamRequestHandler):
+        def handle(self) -> None:
+            self.wfile.write(b"220 here\r\n")
+            for line in self.rfile:
+                if line.lower().startswith(b"data"):
+                    self.wfile.write(b"354 go on\r\n")
+                    mails.append(b"".join(iter(self.rfile.readline, b".\r\n")).decode())
+                self.wfile.write(b"250 OK\r\n")
+
+    with listening(MailServer) as host:
+        url = f"mailto://{host}?from=me@h.example&to=a@h.example&smtp=127.0.0.1&mode=insecure"
+        assert recipient_of(url).send(BAIT)
+    parts = email.message_from_string(mails[0]).walk()
+    check([part.get_payload(decode=True) for part in parts if not part.is_multipart()])
