@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from lockclient.model.clocks import monotonic
@@ -42,18 +43,24 @@ class RateFilter(logging.Filter):
 
     Args:
         limit: of records a minute.
+        clock: tells seconds that only grow.
     """
 
-    def __init__(self, limit: int = MAX_OTHERS_LINES_A_MINUTE) -> None:
+    def __init__(
+        self,
+        limit: int = MAX_OTHERS_LINES_A_MINUTE,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         super().__init__()
         self._limit = limit
+        self._clock = clock
         self._passed: deque[float] = deque()
         self._left_out = 0
         self._lock = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """See `logging.Filter`."""
-        now = monotonic()
+        now = self._clock()
         with self._lock:
             while self._passed and self._passed[0] < now - 60:
                 self._passed.popleft()

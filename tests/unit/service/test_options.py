@@ -1,4 +1,4 @@
-"""What the services log, as text and as JSON."""
+"""What the services log, as text and as JSON; their signals and arguments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ import pytest
 
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
-from lockclient.service.logging_setup import configure_logging, log_fields
+from lockclient.service.logging_setup import (
+    MAX_OTHERS_CHARS,
+    RateFilter,
+    configure_logging,
+    log_fields,
+)
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")
 
@@ -65,8 +70,18 @@ def test_a_line_stays_one_line_whatever_a_lock_says(
         assert "removal" not in entry
 
 
-def test_what_is_about_no_lock_has_no_such_fields(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "lock" not in json.loads(logged("json", capsys, {}))
+def test_beyond_a_few_a_minute_records_are_counted_and_left_out() -> None:
+    now = 1000.0
+    rate = RateFilter(3, lambda: now)
+
+    def passed(text: str) -> str | None:
+        record = logging.LogRecord("waitress", logging.ERROR, "", 0, "%s", (text,), None)
+        return record.getMessage() if rate.filter(record) else None
+
+    assert [passed("x") for _ in range(10)] == ["x"] * 3 + [None] * 7
+    now += 61
+    assert passed("y") == "y (7 more of this logger were left out before.)"
+    assert passed("y" * 9999) == "y" * MAX_OTHERS_CHARS
 
 
 def test_a_signal_that_comes_while_its_own_wait_looks_ends_the_service() -> None:

@@ -27,7 +27,7 @@ class WallClock:
 
 @pytest.fixture
 def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[Jobs]:
-    monkeypatch.setattr(WallClock, "ahead", timedelta())
+    WallClock.ahead = timedelta()
     monkeypatch.setattr(base, "datetime", WallClock)
     monkeypatch.setattr(scheduler, "datetime", WallClock)
     found = Jobs()
