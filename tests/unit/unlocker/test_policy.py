@@ -56,7 +56,7 @@ def check(at: float = 1000.0, *, wrong: float = 0.0, offset: float | None = 0.0)
     seen_at=st.floats(0, 1e6),
     checked=st.none() | st.floats(0, 1e6),
 )
-def test_a_lock_is_due_its_whole_duration_after_it_was_seen_whatever_any_wall_clock_says(
+def test_is_never_due_before_its_push_allows_whatever_any_wall_clock_says(
     found: bool,
     wrong: float,
     offset: float | None,
