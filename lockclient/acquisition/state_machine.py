@@ -341,7 +341,7 @@ class Acquisition:
         """Take over from the holder if it has our identity and is not certainly alive."""
         previous = seen.holder
         ours = previous is not None and previous.identity == self.holder.identity
-        if previous is not None and ours and previous.unknown_needs():  # left alone, dead or not
+        if previous is not None and ours and previous.has_newer_format:  # left alone, dead or not
             log.warning(
                 *("Not taking %r over from %s, though the identity is the same: %s.",),
                 *(*_named(previous), previous.undecided()),

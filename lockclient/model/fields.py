@@ -160,9 +160,6 @@ def json_facts(value: bytes, kinds: Mapping[str, str]) -> dict[str, Any]:
 def of_kind(kind: str, item: Any) -> Any:
     if kind == TEXT:
         return writable(item) if isinstance(item, str) else None
-    if kind == NAMES:
-        named = isinstance(item, list) and all(isinstance(name, str) for name in item)
-        return tuple(map(writable, item)) if named else None
     if kind == TEXTS:
         texts = isinstance(item, dict) and all(isinstance(text, str) for text in item.values())
         return {writable(name): writable(text) for name, text in item.items()} if texts else None

@@ -26,7 +26,6 @@ from lockclient.model.fields import (
     KEY,
     KNOWN,
     MAX_COUNT,
-    NAMES,
     NEVER,
     SECONDS,
     TEXT,
@@ -61,12 +60,10 @@ UNDECIDED: Final = "undecided"
 BROKEN: Final = "broken"
 STATES: Final = (OK, ALERT, OVERDUE, UNDECIDED, BROKEN)
 
-KNOWN_NEEDS: Final[frozenset[str]] = frozenset()
-"""What a lock may need (`Holder.needs`) of who judges or removes it, and this version knows."""
+KNOWN_FORMAT: Final = 1
+"""The newest `Holder.format` that this version may judge and remove."""
 
 NO_PROBLEMS: Final[Mapping[str, str]] = {}
-MAX_NEEDS_SHOWN, MAX_NEED_CHARS = 8, 60
-"""Of what a lock needs and nobody knows, so much is told: names, and characters of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +136,8 @@ class Holder:
         FLAG, ABOUT, "Kept alive",
         "Whether it is pushed from the background, so that a hung worker looks healthy.",
     )  # fmt: skip
-    needs: tuple[str, ...] | None = fact(
-        NAMES, ABOUT, "Needs", "What who judges or removes the lock has to know of."
+    format: int | None = fact(
+        COUNT, ABOUT, "Format", "Services leave a lock of a newer format alone; null: 1."
     )
     fencing_token: int = fact(
         COUNT, KNOWN, "Fencing token",
@@ -237,19 +234,15 @@ class Holder:
         """Tell whether the lock's data is unsound, so that nobody may act on it alone."""
         return bool(self.problems) or None in (self.uuid, self.hostname, self.alert_at)
 
-    def unknown_needs(self) -> str:
-        """Say what the lock needs and this version does not know; empty if there is nothing."""
-        unknown = [need for need in self.needs or () if need not in KNOWN_NEEDS]
-        if not unknown:
-            return ""
-        told = (plain(need[:MAX_NEED_CHARS]) or "''" for need in unknown[:MAX_NEEDS_SHOWN])
-        more = len(unknown) - MAX_NEEDS_SHOWN
-        rest = f" and {more} more" if more > 0 else ""
-        return f"it needs what this version does not know ({', '.join(told)}{rest})"
+    @property
+    def has_newer_format(self) -> bool:
+        return (self.format or 0) > KNOWN_FORMAT
 
     def undecided(self) -> str:
         """Say why nobody can tell when a sound lock may be removed; empty if that can be told."""
-        return (self.needs and self.unknown_needs()) or contradiction(self)
+        if self.has_newer_format:
+            return f"its format {self.format} is newer than the one known here, {KNOWN_FORMAT}"
+        return contradiction(self)
 
     def state(self, wall: float) -> str:
         """Return one of `STATES` at the wall-clock time `wall`."""
@@ -284,8 +277,7 @@ class Holder:
         # Its innermost frames are the last ones.
         backtrace = self.backtrace and self.backtrace[-MAX_BACKTRACE_CHARS:]
         said: dict[str, Any] = {name: cut(getattr(self, name), MAX_TEXT_CHARS) for name in OBJECTS}
-        needs = (self.needs or ())[:10] or None
-        return replace(self, backtrace=backtrace, needs=needs, **said, **texts)
+        return replace(self, backtrace=backtrace, **said, **texts)
 
     def describe(self) -> str:
         """Say in one line who holds the lock: host, process, since when, what for."""

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from lockclient.model.fields import cut, pairs
-from lockclient.model.holder import CUT_TEXTS, MAX_NEED_CHARS, MAX_NEEDS_SHOWN, OBJECTS, Holder
+from lockclient.model.holder import CUT_TEXTS, OBJECTS, Holder
 
 MAX_LISTED_TEXT_CHARS: Final = 200
 """Characters of a text that is kept of each of very many locks."""
@@ -26,14 +26,11 @@ def listed(holder: Holder) -> Holder:
         said and len(pairs(said)) > MAX_LISTED_OBJECT_CHARS
         for said in (holder.labels, holder.context)
     )
-    if not (holder.needs or long) and short == texts:
+    if not long and short == texts:
         return holder
-    needs = tuple(
-        need[: MAX_NEED_CHARS + 1] for need in (holder.needs or ())[: MAX_NEEDS_SHOWN + 1]
-    )
     shown: dict[str, Any] = dict(zip(CUT_TEXTS, short, strict=True))
     shown |= {name: cut(getattr(holder, name), MAX_LISTED_OBJECT_CHARS) for name in OBJECTS}
-    return replace(holder, needs=needs or holder.needs, **shown)
+    return replace(holder, **shown)
 
 
 def shortened(text: str) -> str:

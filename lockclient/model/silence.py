@@ -21,8 +21,8 @@ such a clock: then locks look due on waking, and the revision tells.
 
 What is never removed. A lock that does not say D, since nobody else knows it. One whose stamps do
 not lie as far apart as its durations, so that they are not of one push: nobody knows which of them
-to count from, until the holder pushes again. One that needs what this version does not know, which
-may be a reason. (For these two see `Holder.undecided`.) And one whose data are broken. Stamps that
+to count from, until the holder pushes again. One of a newer format than this version
+knows. (For these two see `Holder.undecided`.) And one whose data are broken. Stamps that
 were moved by hand, but both alike, count as a push.
 
 A lock without any `about` says D by the distance of its stamps (`lockclient.model.clocks`), so all

@@ -33,22 +33,6 @@ class Changed(Exception):
         )
 
 
-class NeedsUnknown(Exception):
-    """Nothing was unlocked: what the lock needs of who removes it is not known here."""
-
-    def __init__(self, holder: Holder) -> None:
-        super().__init__(
-            f"Nothing was unlocked: {needs_sentence(holder)} Only a person who knows better may "
-            "remove it despite that."
-        )
-
-
-def needs_sentence(holder: Holder) -> str:
-    """Say what a lock needs that this version does not know, and what that means; empty if none."""
-    needs = holder.unknown_needs()
-    return needs and f"{needs}, so nothing here can say what removing it may break."
-
-
 NO_RECORD = "the store is out of space, so no record can be kept of who removed the lock, and why."
 
 
@@ -60,7 +44,6 @@ def force_unlock(
     why: str,
     deadline: Deadline,
     *,
-    despite_needs: bool = False,
     unrecorded: bool = False,
 ) -> Removal:
     """Take the lock `name` from the holder `uuid`, and leave a record of that; return it.
@@ -69,12 +52,10 @@ def force_unlock(
         uuid: of the holder that the person saw.
         by, why: who does it and what for; both are recorded, and the holder is told.
         deadline: of all requests together.
-        despite_needs: the person was told of `needs_sentence`, and wants it all the same.
-        unrecorded: the same of `NO_RECORD`. Who asks is to log the removal that is returned.
+        unrecorded: the person has read `NO_RECORD`; the caller logs the returned removal.
 
     Raises:
         Changed: somebody else has it, or nobody; nothing happened.
-        NeedsUnknown: it needs what this version does not know; nothing happened.
         StoreUnavailable: the store did not answer in time; it may have happened.
         StoreFull: the store has no space for the record; nothing happened.
         StoreError: the store refuses; nothing happened.
@@ -84,8 +65,6 @@ def force_unlock(
     seen = _look(store, name, uuid, deadline)
     if seen.holder is None or seen.holder.uuid != uuid:
         raise Changed(seen.holder, seen.removal)
-    if seen.holder.unknown_needs() and not despite_needs:
-        raise NeedsUnknown(seen.holder)
     removal = Removal(seen.holder.bounded(), time.time(), by, FORCE_UNLOCK, writable(why))
     outcome = store.ask(Remove(removal, None, recorded=not unrecorded), deadline)
     if isinstance(outcome, Done):

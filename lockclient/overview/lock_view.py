@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from lockclient.model.fields import FLAG, NAMES, NEVER, SECONDS, TEXTS, TIME, UNKNOWN, Fact, pairs
+from lockclient.model.fields import FLAG, NEVER, SECONDS, TEXTS, TIME, UNKNOWN, Fact, pairs
 from lockclient.model.holder import FACTS, UNDECIDED, Holder
 from lockclient.text.durations import period
 from lockclient.text.timestamps import utc
@@ -71,7 +71,7 @@ def fact_text(fact: Fact, value: Any) -> str:
         return pairs(value)
     if fact.kind == FLAG:
         return "in the background: a hung worker looks healthy" if value else "no"
-    return ", ".join(value) if fact.kind == NAMES else str(value)
+    return str(value)
 
 
 NOTCH: Final = 0.5

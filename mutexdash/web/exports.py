@@ -19,7 +19,7 @@ from werkzeug.exceptions import ServiceUnavailable
 
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline
-from lockclient.model.fields import NAMES, TEXTS, TIME, Fact, pairs
+from lockclient.model.fields import TEXTS, TIME, Fact, pairs
 from lockclient.model.holder import FACTS
 from lockclient.model.removal import REMOVAL_FACTS, Removal
 from lockclient.stores.outcomes import ReadResult
@@ -167,8 +167,6 @@ def _cell(fact: Fact, value: Any) -> Any:
         return ""
     if fact.kind == TIME:
         return datetime.fromtimestamp(value, timezone.utc).isoformat(timespec="milliseconds")
-    if fact.kind == NAMES:
-        value = " ".join(value)
     if fact.kind == TEXTS:
         value = pairs(value)
     return cell(value) if isinstance(value, str) else value

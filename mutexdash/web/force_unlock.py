@@ -18,7 +18,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from lockclient.errors import StoreError, StoreFull, StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.model.removal import Removal
-from lockclient.overview.force_unlock import NO_RECORD, Changed, NeedsUnknown, force_unlock
+from lockclient.overview.force_unlock import NO_RECORD, Changed, force_unlock
 from lockclient.service.logging_setup import log_fields
 from lockclient.service.metrics import counter_by_label
 from lockclient.text.escaping import apart, plain
@@ -33,7 +33,6 @@ blueprint = Blueprint("writes", __name__)
 _MAX_REASON_CHARS = 500
 _REQUEST_TIMEOUT_S = 3.0
 """Seconds for one force-unlock: there are few threads, and viewers behind this one."""
-_DESPITE = ("despite_needs", "unrecorded")
 _RESULTS = DONE, CHANGED, FAILED, UNKNOWN = "done", "changed", "failed", "unknown"
 
 
@@ -52,28 +51,25 @@ def install(app: Any, registry: CollectorRegistry) -> None:
 class _Request:
     """What a person asks for: `typed` is the name to confirm it, `uuid` the holder they saw.
 
-    `despite_needs` says that they were told what the lock needs and is not known here,
-    `unrecorded` that they were told that no record can be kept.
+    `unrecorded` says that the person was told that no record can be kept.
     """
 
     typed: str
     uuid: str
     reason: str
-    despite_needs: bool
     unrecorded: bool
 
     @classmethod
-    def read(cls, fields: Any, **despite: Any) -> _Request:
+    def read(cls, fields: Any, unrecorded: Any) -> _Request:
         found = []
         for key in ("name", "uuid", "reason"):
             text = fields.get(key) if hasattr(fields, "get") else None
             if not isinstance(text, str) or not (text.strip() if key == "reason" else text):
                 abort(400, f"Nothing was unlocked: the field {key} is missing or empty.")
             found.append(text.encode(errors="replace").decode())  # JSON may have half characters
-        for key, given in despite.items():
-            if not isinstance(given, bool):
-                abort(400, f"Nothing was unlocked: the field {key} must be true or false.")
-        asked = cls(found[0], found[1], " ".join(found[2].split()), **despite)
+        if not isinstance(unrecorded, bool):
+            abort(400, "Nothing was unlocked: the field unrecorded must be true or false.")
+        asked = cls(found[0], found[1], " ".join(found[2].split()), unrecorded)
         if len(asked.reason) > _MAX_REASON_CHARS:
             abort(
                 400,
@@ -89,7 +85,7 @@ def by_form(name: str | None = None) -> BaseResponse:
     """Force-unlock from a page, and go back to it."""
     name = name_asked_for(name)
     fields = {"uuid": _uuid_of(request.form), **request.form.to_dict()}
-    asked = _Request.read(fields, **{key: key in request.form for key in _DESPITE})
+    asked = _Request.read(fields, "unrecorded" in request.form)
     try:
         removal = _unlock(name, asked)
     except StoreFull:  # the form asks about that, too, then
@@ -105,8 +101,8 @@ def by_json(name: str | None = None) -> Response:
     """Force-unlock for a program."""
     name = name_asked_for(name)
     body = _body()
-    fields = body if isinstance(body, dict) else {}
-    asked = _Request.read(body, **{key: fields.get(key, False) for key in _DESPITE})
+    unrecorded = body.get("unrecorded", False) if isinstance(body, dict) else False
+    asked = _Request.read(body, unrecorded)
     try:
         removal = _unlock(name, asked)
     except StoreFull:
@@ -152,11 +148,8 @@ def _unlock(name: str, asked: _Request) -> Removal:
     try:
         removal = force_unlock(
             *(board.store, name, asked.uuid, by, asked.reason, deadline),
-            despite_needs=asked.despite_needs,
             unrecorded=asked.unrecorded,
         )
-    except NeedsUnknown as error:
-        abort(409, f"{error} For that there is the field despite_needs.")
     except Changed as error:
         counts.labels(CHANGED).inc()
         abort(409, str(error))

@@ -18,7 +18,7 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from lockclient.model.retention import RECORD_RETENTION
 from lockclient.overview.columns import COLUMNS, MANY_WAITERS, QUEUE
-from lockclient.overview.force_unlock import NO_RECORD, needs_sentence
+from lockclient.overview.force_unlock import NO_RECORD
 from lockclient.overview.lock_view import Bar, fact_rows, fact_text, no_unlock, undecided
 from lockclient.overview.verdict import standing
 from lockclient.text.durations import duration, parse_duration, period, roughly
@@ -252,7 +252,6 @@ def _common() -> dict[str, Any]:
         "standing": standing,
         "many_waiters": MANY_WAITERS,
         "record_retention": RECORD_RETENTION,
-        "needs_sentence": needs_sentence,
         "no_record": NO_RECORD,
         "lock_url": lock_url,
         "force_url": force_url,

@@ -59,7 +59,7 @@ jsons = st.recursive(
 )
 facts = st.sampled_from(
     [
-        *("pid", "thread", "reason", "identity", "process", "client", "locked_at", "needs"),
+        *("pid", "thread", "reason", "identity", "process", "client", "locked_at", "format"),
         *("expected_runtime", "auto_unlock_after", "backtrace"),
     ]
 )

@@ -223,7 +223,7 @@ def _ill_locks(store: MemoryStore) -> None:
     store.take("past", held_for=310)
     store.take("gone", held_for=905)
     store.take("ever", unlock=None)
-    store.take("new", needs=["two-keys"])
+    store.take("new", format=2)
     store.write(("locks", "odd", "uuid", b"u"))
 
 

@@ -115,14 +115,14 @@ def test_a_broken_lock_says_what_is_wrong(memory: MemoryStore) -> None:
 
 def test_what_is_undecided_is_told(memory: MemoryStore) -> None:
     """By a sentence, and no auto-unlock is promised."""
-    memory.take("new", needs=["two-keys"])
-    why = "it needs what this version does not know (two-keys)"
+    memory.take("new", format=2)
+    why = "its format 2 is newer than the one known here, 1"
     said = called(memory, "show", "new").stdout
     assert re.search(rf"  undecided +{re.escape(why)}\. People are alerted", said)
     assert re.search(r"  auto-unlock +undecided, [\d-]+ [\d:]+ UTC\n", said)
-    assert re.search(r"  needs +two-keys\n", said)
+    assert re.search(r"  format +2\n", said)
     lock = json.loads(called(memory, "show", "--json", "new").stdout)
-    assert (lock["undecided"], lock["state"], lock["needs"]) == (why, "undecided", ["two-keys"])
+    assert (lock["undecided"], lock["state"], lock["format"]) == (why, "undecided", 2)
     assert "\tundecided\n" in called(memory, "ls").stdout
 
 
@@ -130,7 +130,7 @@ def test_what_is_undecided_is_told(memory: MemoryStore) -> None:
 
 
 WHY = ("--reason", "it hangs")
-NEEDS = "needs what this version does not know (two-keys)"
+NEWER = "its format 2 is newer than the one known here"
 UUID = "b6a1e1d2-70a3-4a53-9b5c-8f5d2d3c0001"
 
 
@@ -148,13 +148,9 @@ UUID = "b6a1e1d2-70a3-4a53-9b5c-8f5d2d3c0001"
         # It may name the holder that it means.
         (NAME, 0, [*WHY, "--yes", "--uuid", "another"], "", 1, ["is not held by 'another' but by"]),
         (NAME, 0, [*WHY, "--yes", "--uuid", UUID], "", 0, [f"Removed: {NAME}"]),
-        # What a lock needs is asked for a second time, or wants a second --yes.
-        ("new", 0, [*WHY, "--yes"], "", 1, [NEEDS, "--yes a second time"]),
-        ("new", 0, [*WHY, "--yes", "--yes"], "", 0, ["Removed: new"]),
-        ("new", 120, WHY, "n\n", 1, ["The answer was no"]),
-        ("new", 120, WHY, "y\nn\n", 1, ["Take the lock despite that?"]),
-        ("new", 120, [*WHY, "--yes"], "\n", 1, ["Take the lock despite that?"]),
-        ("new", 120, WHY, "y\ny\n", 0, ["Take the lock despite that?", "Removed: new"]),
+        # A person may remove a lock of a newer format, and sees that it is one.
+        ("new", 120, WHY, "n\n", 1, [NEWER, "The answer was no"]),
+        ("new", 120, WHY, "y\n", 0, [NEWER, "Removed: new"]),
         # There is nothing to remove, or only what a foreign client has left.
         ("free", 0, [*WHY, "--yes"], "", 1, ["Nobody holds the lock 'free'"]),
         ("odd", 0, [*WHY, "--yes"], "", 1, ["no uuid"]),
@@ -167,7 +163,7 @@ def test_who_is_asked_and_what_is_removed(
     """A record is kept of what is removed; what is not removed is still held."""
     memory.take(NAME, reason="release 7")
     memory.wait(NAME, "w", hostname="h")
-    memory.take("new", needs=["two-keys"])
+    memory.take("new", format=2)
     memory.write(("locks", "odd", "hostname", b"h"))
     before = has(memory, name)
     done = called(memory, "force-unlock", name, *words, columns=columns, typed=typed, status=status)

@@ -157,7 +157,7 @@ def bad_night(day: Day) -> None:
         day.wait("nightly-report", f"web-{number}", 900 + number, 1500 - number, reason="totals")
     day.take("video/convert", 40_000, "gpu-2", 7, "hangs, and looks healthy", alert=50_000,
              unlock=60_000, keepalive=True, max_hold=7200.0)  # fmt: skip
-    day.take("deploy/new", 200, "ci-1", 44, "4", needs=["two-keys", "quorum-of-regions"])
+    day.take("deploy/new", 200, "ci-1", 44, "4", format=2)
     day.take("deploy/pr\u043ed", 100, "ci-1", 44, "its o is Cyrillic")
     day.take("deploy/prod", 430, "ci-3", 44, "release 2026.11.3", backtrace=RELEASE)
     day.take("job/" + "long-" * 40 + "end", 350, "h" * 63, 7, "why " * 100)
@@ -213,7 +213,7 @@ SCENES = {
     }),
     "night": Scene(bad_night, {
         "locks": "/", "dead": "/lock/nightly-report", "hung": "/lock/video%2Fconvert",
-        "needs": "/lock/deploy%2Fnew", "free": "/lock/waited-for", "waiting": "/waiting",
+        "format": "/lock/deploy%2Fnew", "free": "/lock/waited-for", "waiting": "/waiting",
         "long": f"/lock/{quote('job/' + 'long-' * 40 + 'end', safe='')}", "hosts": "/hosts",
         "alike": "/lock/deploy%2Fprod", "timeline": "/timeline",
     }),

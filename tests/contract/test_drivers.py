@@ -283,15 +283,15 @@ class TestGetting:
                 assert heir.facts.fencing_token > token
                 token = heir.facts.fencing_token
 
-    def test_one_that_needs_what_is_not_known_is_left_alone(
+    def test_one_of_a_newer_format_is_left_alone(
         self, make: Make, ask: Ask, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """A later edition knows why; the same identity says so and waits like everybody."""
-        take(ask, mine := holder("x", identity="worker-7", needs=("what nobody knows",)))
+        """The same identity says so and waits like everybody."""
+        take(ask, mine := holder("x", identity="worker-7", format=2))
         heir = make(identity="worker-7")
         assert not heir.acquire(blocking=False)
         assert not heir.acquire(timeout=0.1)
-        assert "what this version does not know (what nobody knows)" in caplog.text
+        assert "its format 2 is newer than the one known here" in caplog.text
         seen = heir.holder()
         assert seen is not None
         assert seen.uuid == mine.uuid

@@ -115,7 +115,7 @@ class Equivalence(RuleBasedStateMachine):
         uuid = uuid_of(lock.name, number, max(life - before, 0))
         if uuid not in self.holders:
             facts: dict[str, Any]
-            facts = dict.fromkeys(TEXTS, '"\\a\nb ✓') if number % 2 else {"needs": ("x",)}
+            facts = dict.fromkeys(TEXTS, '"\\a\nb ✓') if number % 2 else {"format": 2}
             facts |= NEVER if number == 3 else {}
             runtime = Runtime(100.0, 200.0)
             self.holders[uuid] = taker(lock.name, runtime, 100.0, uuid=uuid, **facts)

@@ -24,7 +24,7 @@ BROKEN = [
     ("about", b'{"pid": "many"}'),
     ("about", b'{"process": "a b %s c", "identity": "worker-7"}' % (b"9" * 5000)),
     ("about", b'{"identity": "worker-7\xff"}'),
-    ("about", b'{"identity": "worker-7", "needs": ["warp"]}'),
+    ("about", b'{"identity": "worker-7", "format": 2}'),
     ("unknown/sub/key", b"?"),
     ("", b"no part at all"),
 ]

@@ -226,7 +226,7 @@ def test_a_lock_made_by_hand_is_respected(shell: Shell, store: ServiceStore) -> 
             "undecided",
             "moved alone",
         ),
-        ("1000000900", '{"auto_unlock_after":900,"needs":["x"]}', "undecided", "does not know (x)"),
+        ("1000000900", '{"auto_unlock_after":900,"format":2}', "undecided", "format 2 is newer"),
     ],
 )
 def test_a_lock_of_few_keys_is_one(

@@ -36,8 +36,7 @@ from lockclient.text.escaping import ascii_json, plain, shown_name
 @click.option(
     "--yes",
     count=True,
-    help="Do not ask. Given twice: not even about a lock that needs what this version does not "
-    "know of, or about a removal that leaves no record.",
+    help="Do not ask. Given twice: not even about a removal that leaves no record.",
 )
 @click.option(
     "--uuid",
@@ -55,10 +54,8 @@ def force_unlock(
     The holder that was shown loses the lock, nobody else: if it changed hands meanwhile, nothing
     is removed. Who did it, when and why is recorded (`clustermutex removed`), and the holder is
     told so. A holder that still runs can go on working until it looks: be sure that it is dead,
-    or that what it works on refuses its fencing token. Of a lock that needs what this version does
-    not know of (`clustermutex show` tells), nobody knows what removing it may break: that is asked
-    for a second time. So is a removal that leaves no record, because the store has no space for it;
-    the record is then printed to stderr.
+    or that what it works on refuses its fencing token. If the store has no space for the record,
+    the command asks a second time, and prints the record to stderr.
 
     Exit status 1: the lock was not removed, because nobody holds it, or somebody else does, or
     the answer was no.
@@ -74,11 +71,9 @@ def force_unlock(
             _show(store, seen, holder)
             confirm(f"Take the lock from {plain(holder.describe())}?", "nothing was removed")
         why = reason or _ask_why()
-        if needs := forcing.needs_sentence(holder):
-            _ask_again(needs, yes)
         try:
-            _unlock(store, holder, why, yes, despite_needs=bool(needs))
-        except (forcing.Changed, forcing.NeedsUnknown) as error:
+            _unlock(store, holder, why, yes)
+        except forcing.Changed as error:
             raise click.ClickException(f"{error} Look again with `clustermutex show`.") from error
     waiting = len(seen.waiters)
     click.echo(
@@ -87,37 +82,33 @@ def force_unlock(
     )
 
 
-def _unlock(
-    store: ServiceStore, holder: Holder, reason: str, yes: int, *, despite_needs: bool
-) -> None:
+def _unlock(store: ServiceStore, holder: Holder, reason: str, yes: int) -> None:
     lock = (store, holder.name, str(holder.uuid))
 
     def attempt(*, unrecorded: bool) -> Removal:
         return forcing.force_unlock(
-            *(*lock, person(), reason, Deadline.after(ANSWER_TIMEOUT_S)),
-            despite_needs=despite_needs,
-            unrecorded=unrecorded,
+            *(*lock, person(), reason, Deadline.after(ANSWER_TIMEOUT_S)), unrecorded=unrecorded
         )
 
     try:
         attempt(unrecorded=False)
     except StoreFull:  # deletions still work
-        _ask_again(forcing.NO_RECORD, yes)
+        _ask_again(yes)
         removal = attempt(unrecorded=True)
         click.echo(
             f"The record, which stands nowhere else: {ascii_json(removal.written())}", err=True
         )
 
 
-def _ask_again(why: str, yes: int) -> None:
-    """Ask about what only a person can decide, unless the answer was given with the command."""
+def _ask_again(yes: int) -> None:
+    """Ask whether to remove the lock without a record, unless `--yes` was given twice."""
     if yes >= 2:
         return
     if not can_ask():
         raise click.ClickException(
-            f"Nothing was removed: {plain(why)} For that, give --yes a second time."
+            f"Nothing was removed: {forcing.NO_RECORD} For that, give --yes a second time."
         )
-    click.echo(f"Beware: {plain(why)}")
+    click.echo(f"Beware: {forcing.NO_RECORD}")
     confirm("Take the lock despite that?", "nothing was removed")
 
 

@@ -251,11 +251,10 @@ def record_content(removal: Removal) -> tuple[dict[str, str], bytes]:
     """Return the metadata and the body of a record: for lists it is in the metadata, in short."""
     slim, _ = removal.split_backtrace()  # says that there is one, or has a very short one
     for chars in (_MAX_LISTED_CHARS, _SHORTENED_CHARS // 2):
-        needs = tuple(need[:chars] for need in (slim.holder.needs or ())[:10]) or None
         texts = _shortened(slim.holder, _RECORD_FIELDS, chars)
         short = replace(
             slim,
-            holder=replace(slim.holder, needs=needs, **texts),
+            holder=replace(slim.holder, **texts),
             removed_by=slim.removed_by[:chars],
             why=slim.why[:chars],
         )

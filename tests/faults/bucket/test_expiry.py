@@ -106,8 +106,8 @@ class TestWhatGoes:
             ({}, {"auto_unlock_at": None}),
             ({}, {"hostname": None}),
             ({}, {"alert_at": "soon"}),
-            ({"needs": ("a-slot",)}, {}),
-            ({"needs": ("a-slot",)}, {"about": None}),  # only the lock itself says so, no list
+            ({"format": 2}, {}),
+            ({"format": 2}, {"about": None}),  # only the lock itself says so, no list
             (NEVER, {}),
         ],
     )
@@ -123,7 +123,7 @@ class TestWhatGoes:
         mine = holder(**facts)
         uuid, _ = take(store, mine)
         if "about" in written:
-            written = {"about": replace(mine, needs=None).subkeys()["about"]}
+            written = {"about": replace(mine, format=None).subkeys()["about"]}
         if written:
             rewrite(server, **written)
         look(taker)

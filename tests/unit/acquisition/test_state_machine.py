@@ -315,27 +315,27 @@ class TestIdentity:
             Holder("x", "o"),
             Holder("x", "o", identity="other"),
             Holder("x", "o", identity="worker", process=fingerprint(os.getpid())),
-            Holder("x", "o", identity="worker", needs=("what nobody knows",)),
+            Holder("x", "o", identity="worker", format=2),
         ],
     )
     def test_nobody_else_s_lock_is(self, previous: Holder | None) -> None:
-        """Another identity, a process that certainly runs, a need: it waits, or gives up."""
+        """Another identity, a process that certainly runs, a newer format: it waits."""
         seen = ReadResult(previous, (), None, 4)
         patient = begun(identity="worker")
         assert isinstance(steps(patient, Refused("o", 4), seen), TakeOrQueue)
         hasty = begun(identity="worker", queue=False)
         assert isinstance(steps(hasty, Refused("o", 4), seen), Busy)
 
-    def test_a_lock_that_needs_what_is_not_known_is_left_alone_and_that_is_said(
+    def test_a_lock_of_a_newer_format_is_left_alone_and_that_is_said(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Nor is it looked every second whether its process has ended: that would not help."""
         acquisition = begun(identity="worker")
-        previous = Holder("x", "dead", hostname="h", identity="worker", needs=("warp",))
+        previous = Holder("x", "dead", hostname="h", identity="worker", format=2)
         steps(acquisition, Refused("dead", 4), ReadResult(previous, (), None, 4))
         assert not acquisition.has_rival
         assert "'x'" in caplog.text
-        assert "needs what this version does not know (warp)" in caplog.text
+        assert "its format 2 is newer" in caplog.text
 
     def test_it_is_tried_once(self) -> None:
         """Somebody else was quicker: then it is a waiter like any other."""

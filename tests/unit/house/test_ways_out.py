@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("logging_as_before")
 
 HOSTILE = "h\x1b[2J\x07\x7f\x9b\u202e\u200b\u3164\n2026-01-01 00:00:00,000 WARNING forged"
 STEERS = {*HOSTILE} - {*map(chr, range(32, 127))} - {"\n"}
-HOLDER = Holder("deploy/prod", "u-1", HOSTILE, 4711, reason=HOSTILE, needs=(HOSTILE,))
+HOLDER = Holder("deploy/prod", "u-1", HOSTILE, 4711, reason=HOSTILE)
 log = logging.getLogger("tests.ways_out")
 
 

@@ -52,7 +52,7 @@ holders = st.builds(
     auto_unlock_at=st.none() | stamps,
     expected_runtime=st.none() | seconds,
     auto_unlock_after=st.none() | seconds,
-    needs=st.none() | st.lists(texts).map(tuple),
+    format=st.none() | st.integers(0, 2**22),
     backtrace=st.none() | texts,
     client=st.none() | texts,
 )
@@ -77,7 +77,7 @@ json_facts = st.dictionaries(
 # Few of each, so that what has a meaning together comes together often.
 steps = st.dictionaries(
     st.sampled_from(["uuid", "about", *STAMPS, "hostname", "new"]),
-    st.sampled_from([None, b"7", b"", b'{"auto_unlock_after": 60, "needs": ["x"]}']),
+    st.sampled_from([None, b"7", b"", b'{"auto_unlock_after": 60, "format": 2}']),
     min_size=1,
 )
 
@@ -164,9 +164,8 @@ class TestHolder:
             ("about", b'{"reason": 5}', "reason is not a text"),
             ("about", b'{"locked_at": "5"}', "locked_at is not Unix seconds"),
             ("about", b'{"expected_runtime": "60"}', "expected_runtime is not seconds"),
-            ("about", b'{"needs": "x"}', "needs is not a list of names"),
-            ("about", b'{"needs": [1]}', "needs is not a list of names"),
-            ("about", b'{"pid": -1, "needs": 1}', "pid is not a whole number; needs is not"),
+            ("about", b'{"format": "2"}', "format is not a whole number"),
+            ("about", b'{"pid": -1, "format": 1.5}', "pid is not a whole number; format is not"),
         ],
     )
     def test_a_bad_value_is_named(self, key: str, value: bytes, problem: str) -> None:
@@ -247,11 +246,8 @@ class TestUndecided:
             ({"auto_unlock_at": 4660.0}, "its auto-unlock comes 1 h later than"),
             ({"auto_unlock_at": None}, "but not when it is to be auto-unlocked"),
             ({"auto_unlock_after": None}, "but does not say how long it may be silent"),
-            ({"needs": ("warp", "speed")}, "what this version does not know (warp, speed)"),
-            (
-                {"needs": ("warp",), "auto_unlock_at": None, "auto_unlock_after": None},
-                "what this version does not know (warp)",
-            ),
+            ({"format": 2}, "its format 2 is newer than the one known here, 1"),
+            ({"format": 3, "auto_unlock_at": None, "auto_unlock_after": None}, "its format 3"),
         ],
     )
     def test_others_are_and_say_why(self, facts: dict[str, Any], why: str) -> None:
@@ -264,8 +260,8 @@ class TestUndecided:
 
     @pytest.mark.parametrize(
         "values",
-        [SOUND, {**SOUND, "about": b"{}"}, {**SOUND, "about": b'{"needs": []}'}],
-        ids=["four keys", "an empty about", "no needs"],
+        [SOUND, {**SOUND, "about": b"{}"}, {**SOUND, "about": b'{"format": 1}'}],
+        ids=["four keys", "an empty about", "the known format"],
     )
     def test_who_says_nothing_of_an_end_has_none(self, values: dict[str, bytes]) -> None:
         """That is decided: such a lock is rung and never removed."""
@@ -304,14 +300,6 @@ class TestLeftovers:
         assert (holder.uuid, holder.broken()) == ("unreadable-5", True)
         assert holder.updated(found({"uuid": uuid}, 6)).uuid == "unreadable-6"
         assert holder.updated(found({"uuid": b"v"}, 6)).uuid == "v"
-
-    def test_what_it_needs_is_told_in_full_or_the_rest_counted(self) -> None:
-        """However odd the names: who removes it must not be told less than there is."""
-        said = json.dumps({"needs": ["", "\ud800x", "a\nb", *map(str, range(7))]}).encode()
-        holder = Holder.read("x", found({**SOUND, "about": said}))
-        assert holder.unknown_needs() == (
-            "it needs what this version does not know ('', ?x, a\\nb, 0, 1, 2, 3, 4 and 2 more)"
-        )
 
     def test_a_stamp_that_is_younger_does(self) -> None:
         """It was pushed."""

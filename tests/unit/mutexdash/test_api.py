@@ -17,7 +17,7 @@ LOCK_KEYS = [
     *("name", "uuid", "state", "undecided", "hostname", "pid", "thread", "actor", "reason"),
     *("identity", "owner", "labels", "context", "user", "container", "client", "locked_at"),
     *("alive_at", "alert_at", "auto_unlock_at"),
-    *("expected_runtime", "auto_unlock_after", "max_hold", "keepalive", "needs"),
+    *("expected_runtime", "auto_unlock_after", "max_hold", "keepalive", "format"),
     *("fencing_token", "waiters", "deadlock", "held_too_long"),
 ]
 
@@ -46,7 +46,7 @@ def test_locks_are_listed_as_the_design_has_it(board: Board) -> None:
     assert (lock["pid"], lock["waiters"], lock["fencing_token"]) == (4711, 1, 2)
     assert lock["auto_unlock_at"] - lock["alert_at"] == pytest.approx(600)
     assert lock["alive_at"] == lock["locked_at"]
-    assert (lock["undecided"], lock["needs"]) == (None, None)
+    assert (lock["undecided"], lock["format"]) == (None, None)
 
 
 def test_a_broken_lock_has_null_for_what_cant_be_read(board: Board) -> None:
@@ -66,13 +66,11 @@ def test_hostile_text_is_plain_json(board: Board) -> None:
 
 
 def test_long_texts_are_cut_in_lists_and_whole_for_one(board: Board) -> None:
-    needs = ["n" * 1100] * 25
-    board.store.take("a", uuid="u1", reason="r" * 30_000, identity="i" * 1000, needs=needs)
+    board.store.take("a", uuid="u1", reason="r" * 30_000, identity="i" * 1000)
     board.store.removed("b", "u2", how="auto-unlock", why="w" * 50_000)
     (lock,) = board.get("/api/locks").json["locks"]
     assert lock["reason"] == "r" * 199 + "…"
     assert lock["identity"] == "i" * 199 + "…"
-    assert (len(lock["needs"]), len(lock["needs"][0])) == (9, 61)
     assert board.get("/api/locks/a").json["reason"] == "r" * 30_000
     assert len(board.get("/api/removed?q=b").data) < 10_000
     board.store.release("a")

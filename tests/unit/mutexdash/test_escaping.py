@@ -129,7 +129,7 @@ def test_a_bar_without_an_end_leaves_room_after_the_alert() -> None:
 
 
 def test_a_bar_promises_no_auto_unlock_that_is_undecided() -> None:
-    lock = replace(holder(locked_at=100, alert_at=130, auto_unlock_at=200), needs=("two-keys",))
+    lock = replace(holder(locked_at=100, alert_at=130, auto_unlock_at=200), format=2)
     bar = Bar.of(lock)
     assert bar is not None
     assert bar.open

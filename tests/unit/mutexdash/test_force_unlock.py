@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -152,13 +151,7 @@ def test_a_page_says_what_went_wrong_and_leads_back(board: Board) -> None:
         assert part in answer.get_data(as_text=True)
 
 
-# ---------------------------------------------------------------- a lock with unknown needs
-
-
-@pytest.fixture
-def needy(board: Board) -> Board:
-    board.store.take("a", uuid="u1", needs=["two-keys", "<b>"])
-    return board
+# ---------------------------------------------------------------- a lock of a newer format
 
 
 def sent(board: Board, **more: str) -> Any:
@@ -169,41 +162,11 @@ def sent(board: Board, **more: str) -> Any:
     return board.post("/locks/a/force-unlock", data=data, headers=headers)
 
 
-def test_what_it_needs_must_be_known_to_the_person_that_asks(needy: Board) -> None:
-    unsaid: list[dict[str, Any]] = [{}, {"despite_needs": False}]
-    for said in unsaid:
-        answer = unlock(needy, **said)
-        assert answer.status_code == 409
-        assert answer.json["error"].startswith(
-            "Nothing was unlocked: it needs what this version does not know (two-keys, <b>)"
-        )
-        assert "the field despite_needs" in answer.json["error"]
-    for other in ("true", 1, None, [True]):
-        answer = unlock(needy, despite_needs=other)
-        assert (answer.status_code, "despite_needs" in answer.json["error"]) == (400, True)
-    assert holder(needy) == "u1"
-    answer = unlock(needy, despite_needs=True)
-    assert answer.status_code == 200, answer.get_data(as_text=True)
-    assert answer.json["removed"]["needs"] == ["two-keys", "<b>"]
-    assert holder(needy) is None
-
-
-def test_a_lock_without_needs_is_removed_with_that_word_or_without(board: Board) -> None:
-    html = board.html("/locks/a/force-unlock?uuid=u1")
-    assert "despite_needs" not in html
-    assert unlock(board, despite_needs=True).status_code == 200
-
-
-def test_the_form_asks_by_a_box_that_must_be_ticked(needy: Board) -> None:
-    html = needy.html("/locks/a/force-unlock?uuid=u1")
-    assert re.search(r'<input type="checkbox" id="\w+" name="despite_needs" required>', html)
-    assert "what this version does not know (two-keys, &lt;b&gt;)" in html
-    refused = sent(needy)
-    assert refused.status_code == 409
-    assert "does not know (two-keys, &lt;b&gt;)" in refused.get_data(as_text=True)
-    assert holder(needy) == "u1"
-    assert sent(needy, despite_needs="on").status_code == 303
-    assert holder(needy) is None
+def test_a_lock_of_a_newer_format_is_removed_by_a_person_that_has_read_so(board: Board) -> None:
+    board.store.take("a", uuid="u1", format=2)
+    assert "its format 2 is newer" in board.html("/locks/a/force-unlock?uuid=u1")
+    assert sent(board).status_code == 303
+    assert holder(board) is None
 
 
 class TestOutOfSpace:

@@ -118,11 +118,11 @@ def test_a_lock_page_tells_how_long_and_who_waits(board: Board) -> None:
 
 
 def test_a_broken_lock_says_what_is_wrong_sentence_by_sentence(board: Board) -> None:
-    board.store.take("odd", hostname=None, pid="<many>", needs="all", auto_unlock_at=b"\xff")
+    board.store.take("odd", hostname=None, pid="<many>", format="all", auto_unlock_at=b"\xff")
     board.shows(
         "/lock/odd",
         *("hostname is missing.", "auto_unlock_at is not UTF-8."),
-        "about pid is not a whole number; needs is not a list of names.",
+        "about pid is not a whole number; format is not a whole number.",
         "never remove a lock that they can't read",
     )
 

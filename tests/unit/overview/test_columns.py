@@ -176,7 +176,7 @@ def test_each_kind_of_cell_is_written_everywhere(board: Board) -> None:
 # ---------------------------------------------------------------- what is undecided
 
 ODD = {
-    "needs": {"needs": ["two-keys"]},
+    "newer": {"format": 2},
     "moved": {"auto_unlock_at": f"{time.time() + 10:.3f}"},
     "no duration": {"auto_unlock_after": None},
 }
@@ -219,7 +219,7 @@ def test_what_is_undecided_is_told_and_promises_no_auto_unlock(
 
 def test_what_is_decided_or_broken_has_no_such_word(board: Board) -> None:
     board.store.take("fine")
-    board.store.take("broken", hostname=None, needs=["two-keys"])
+    board.store.take("broken", hostname=None, format=2)
     for name in ("fine", "broken"):
         assert board.get(f"/api/locks/{name}").json["undecided"] is None
         board.shows(f"/lock/{name}", but=("It is unknown when",))

@@ -197,7 +197,7 @@ def test_what_is_kept_of_a_lock_is_never_long() -> None:
     """A client may write 64 KiB into each value of each lock; what a picture has of it is short,
     read or followed, and what can't be cut is broken beyond its limit."""
     said = dict.fromkeys(("reason", "thread", "identity", "client"), "🔒" * 5000)
-    about = json.dumps({**said, "needs": ["n" * 1000] * 50}, ensure_ascii=False).encode()
+    about = json.dumps(said, ensure_ascii=False).encode()
     store = Store()
     store.hold("a", uuid=b"u", hostname=b"h" * 60_000, about=about)
     store.hold("b", uuid=b"u" * 1025)

@@ -86,7 +86,7 @@ def test_locks_that_only_wait_because_counting_began_anew_are_counted(site: Site
     site.foreign("found-then-pushed", at - 60, at)
     site.foreign("found-then-released", at - 60, at)
     site.foreign("never", at - 60, None)
-    undecided = json.dumps({"auto_unlock_after": 60, "needs": ["warp"]})
+    undecided = json.dumps({"auto_unlock_after": 60, "format": 2})
     site.foreign("undecided", at - 60, at, about=undecided)
     site.foreign("in-time", site.wall + 200, site.wall + 260)
     service = site.unlocker()

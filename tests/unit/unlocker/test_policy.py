@@ -133,7 +133,7 @@ PUSHED_AT_1000_SEEN_AT_1020: dict[str, tuple[dict[str, Any], list[Any], list[Any
     "end long ago": ({"auto_unlock_at": WALL - 1e6}, BY_STAMP, BY_STAMP),
     "end without stamp": ({"auto_unlock_at": None}, BY_STAMP, BY_STAMP),
     "end without duration": ({"auto_unlock_after": None}, BY_STAMP, BY_STAMP),
-    "needs what is unknown": ({"needs": ("warp",)}, BY_STAMP, BY_STAMP),
+    "needs what is unknown": ({"format": 2}, BY_STAMP, BY_STAMP),
     "broken": ({"hostname": None}, [(NEVER, NEVER)] * 3, [(NEVER, NEVER)] * 3),
 }
 

@@ -150,7 +150,7 @@ BROKEN: dict[str, dict[str, str | None]] = {
     "no-JSON": {"about": "auto_unlock_after: 2"},
     "a-word-for-a-pid": {"about": '{"auto_unlock_after": 2, "pid": "init"}'},
     "a-word-for-a-duration": {"about": '{"auto_unlock_after": "2"}'},
-    "a-word-for-needs": {"about": '{"auto_unlock_after": 2, "needs": "warp"}'},
+    "a-word-for-a-format": {"about": '{"auto_unlock_after": 2, "format": "warp"}'},
     "a-huge-value": {"about": '{"auto_unlock_after": 2, "reason": "%s"}' % ("x" * 1_000_000)},
 }
 """What is wrong with a lock: subkeys and their values, None: missing."""
@@ -178,7 +178,7 @@ OTHERS: dict[str, dict[str, str | None]] = {
     "no-auto-unlock": FOUR,
     "no-duration": {"about": '{"reason": "by hand"}'},
     "other-durations": {"about": '{"expected_runtime": 1, "auto_unlock_after": 7}'},
-    "needs": {"about": '{"expected_runtime": 1, "auto_unlock_after": 2, "needs": ["warp"]}'},
+    "newer": {"about": '{"expected_runtime": 1, "auto_unlock_after": 2, "format": 2}'},
 }
 
 
