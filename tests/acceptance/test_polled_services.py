@@ -4,18 +4,17 @@ alerted on and removed, and people can see it."""
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from lockclient import ClusterMutex, LockLost, Settings
+from lockclient import ClusterMutex, Settings
 from lockclient.stores.service_protocol import ServiceStore
 from tests.support.bucket_store import settings_of, store_of
 from tests.support.locks import HolderProcess, read
-from tests.support.processes import Service, line_from, start_service, wait_until
+from tests.support.processes import Service, start_service, wait_until
 from tests.support.soak import soaking
 from tests.support.terminal import COMMAND, called, environment, one_line
 from tests.support.unlocker_process import (
@@ -146,53 +145,14 @@ def tells_of(service: Service, endpoints: list[str]) -> bool:
 
 @stores("bucket", "one server")
 def test_the_command(settings: Settings, store: Store, servers: Servers) -> None:
-    """`ls`, `show`, `force-unlock`, `removed`; no line, so nobody is said to wait or not to, and no
-    number that is no fencing token."""
-    mutex = ClusterMutex("deploy/prod", reason="release 7", store=store)
-    mutex.acquire()
-    assert "deploy/prod" in called(settings, "ls").stdout
-    (lock,) = json.loads(called(settings, "ls", "--json").stdout)["locks"]
-    assert (lock["uuid"], lock["fencing_token"], lock["waiters"]) == (mutex.uuid, 0, None)
-    lock = json.loads(called(settings, "show", "deploy/prod", "--json").stdout)
-    assert (lock["waiters"], lock["queue"]) == (None, [])
-    said = called(settings, "show", "deploy/prod").stdout
-    assert "release 7" in said
-    assert "test_the_command" in said  # the backtrace
-    assert "waiters" not in said
-    assert "Fencing" not in said
-    called(settings, "force-unlock", "deploy/prod", "--reason", "it hangs", "--yes")
-    with pytest.raises(LockLost):
-        mutex.alive(force=True)
-    (gone,) = json.loads(called(settings, "removed", "--json").stdout)["removed"]
-    assert (gone["name"], gone["uuid"], gone["why"]) == ("deploy/prod", mutex.uuid, "it hangs")
-    assert gone["how"] == "force-unlock"
-    told = one_line(called(settings, "show", "deploy/prod", status=1))
-    assert "Nobody holds" in told
-    assert "it hangs" in told
+    """Nobody is said to wait or not to, and no number that is no fencing token."""
+    with ClusterMutex("deploy/prod", store=store):
+        (lock,) = json.loads(called(settings, "ls", "--json").stdout)["locks"]
+        assert (lock["fencing_token"], lock["waiters"]) == (0, None)
+        lock = json.loads(called(settings, "show", "deploy/prod", "--json").stdout)
+        assert (lock["waiters"], lock["queue"]) == (None, [])
+        said = called(settings, "show", "deploy/prod").stdout
+        assert "waiters" not in said
+        assert "Fencing" not in said
     restored = "can't be told" if servers.all else "does not need this"
     assert restored in one_line(called(settings, "restored", status=69))
-
-
-@stores("bucket", "five servers")
-def test_watch(settings: Settings, store: Store) -> None:
-    """What is held at the begin, what is released, and what is taken."""
-    first = ClusterMutex("first", store=store)
-    first.acquire()
-    words = [COMMAND, "watch", "--json", "--initial"]
-    with subprocess.Popen(
-        words, stdout=subprocess.PIPE, text=True, env=environment(settings)
-    ) as process:
-        try:
-            assert told(process) == ("held", "first")
-            first.release()
-            assert told(process) == ("released", "first")
-            with ClusterMutex("second", store=store):
-                assert told(process) == ("taken", "second")
-        finally:
-            process.terminate()
-
-
-def told(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """Return what it tells next: what happened, to which lock."""
-    event = json.loads(line_from(process))
-    return event["event"], event["name"]

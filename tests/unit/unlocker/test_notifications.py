@@ -278,15 +278,6 @@ def test_an_unlocker_that_is_ready_half_of_the_time_is_blind(site: Site, ops: Ur
     assert len(ops.lines("can't do its work")) == 1
 
 
-def test_an_unlocker_that_was_stopped_is_not_blind(site: Site, ops: Url) -> None:
-    """Nor if the store does not answer for some seconds when it goes on."""
-    service = site.unlocker(ops)
-    service.process.frozen_until = site.hub.now + 900
-    site.cut_off(service, 910)
-    site.run(960)
-    assert not ops.messages
-
-
 def test_where_the_note_is_refused_one_unlocker_notifies_and_notes_it_later(
     site: Site, ops: Url
 ) -> None:

@@ -415,6 +415,30 @@ def test_a_lock_without_an_answer_delays_no_other(site: Site) -> None:
     gone(site, "bad")
 
 
+def slowly(site: Site) -> None:
+    """Go on for half a second, in which the store answers for 2 ms."""
+    for member in site.network.members.values():
+        member.frozen_until = site.hub.now + 0.498
+    site.run(0.5)
+
+
+def test_a_run_that_its_budget_cuts_short_goes_on_in_the_next(site: Site) -> None:
+    """An alert that comes meanwhile waits for one run, and nothing counts as kept back."""
+    site.unlocker(max_removals=None)
+    for number in range(100):
+        site.foreign(f"lock-{number}", site.wall + 1, site.wall + 5)
+    site.run(4)
+    while not site.removed():
+        slowly(site)
+    site.foreign("alerted", site.wall + 1, None)
+    for _ in range(20):
+        slowly(site)
+    assert site.log.count("'alerted' is past its alert") == 1
+    assert len(site.removed()) < 90
+    gone(site, *(f"lock-{number}" for number in range(100)))
+    assert not site.log.count("The brake is on")
+
+
 def test_a_store_that_is_full_is_named_and_removals_follow(site: Site) -> None:
     """It takes no heartbeat and no record. A store that refuses is no store that is unknown."""
     service = site.unlocker()
