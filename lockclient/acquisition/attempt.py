@@ -33,7 +33,6 @@ from lockclient.errors import ClusterMutexError, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.stores import protocol
 from lockclient.stores.protocol import (
-    NEWS,
     ONE_ANSWER_S,
     Inbox,
     MutexStore,
@@ -67,18 +66,17 @@ def next_event(
 ) -> Steps[WatchEvent | None]:
     """Return the next event in a waiter's inbox; None: that moment has come, or its rival has gone.
 
-    Meanwhile it is said why it waits.
+    Meanwhile the waiter logs who holds the lock.
     """
     end = Deadline(until)
     while True:
-        report.say_news(acquisition.uuid)
         longest = RIVAL_INTERVAL if acquisition.has_rival else math.inf
         event: WatchEvent | None = yield Hear(inbox, min(end.remaining(), report.due_in(), longest))
-        if event is not None and event is not NEWS:
+        if event is not None:
             return event
         if end.expired() or acquisition.rival_gone():
             return None
-        report.ask_if_due(inbox)
+        yield from report.if_due(acquisition.uuid, end)
 
 
 class Ear:
@@ -263,20 +261,26 @@ class Attempt:
         return self._acquisition.begin(Now.read())
 
     def _reporting(self) -> WaitReport:
-        """Return what says why this waits."""
+        """Return the report of this wait, made as the wait begins."""
         if self._report is None:
-            self._report = WaitReport(self.store, self._acquisition.name, self._begun_at)
-            self._warn_of_own_lock(self._report)
+            self._report = WaitReport(self._acquisition.name, self._begun_at)
+            self._warn_of_own_lock()
         return self._report
 
-    def _warn_of_own_lock(self, report: WaitReport) -> None:
+    def _warn_of_own_lock(self) -> None:
         """Warn if the caller's own thread or task holds the lock: it waits for itself."""
         waiter = self._acquisition
         for held in list(own.values()):
             if held.store is not self.store or held.acquisition.name != waiter.name:
                 continue
             if held.acquisition.holder.actor == waiter.holder.actor:
-                report.warn_of_itself(line_of(held))
+                log.warning(
+                    "Waiting for the lock %r, which this thread or task itself acquired at %s. "
+                    "A lock is not reentrant: this waits in vain unless another thread or task "
+                    "releases it.",
+                    *(waiter.name, line_of(held)),
+                    extra=naming(waiter),
+                )
 
     def _wait(self, step: Wait, deadline: Deadline) -> Steps[Step | None]:
         """Wait for what the engine waits for; return its next step, None if the time is up."""

@@ -7,13 +7,12 @@ services need besides is `service_protocol`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from lockclient.errors import StoreError
 from lockclient.model.clocks import Deadline
-from lockclient.model.holder import Holder
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.requests import Request, RequestState, Withdraw
 from lockclient.threads.pool import WorkerPool
@@ -46,9 +45,6 @@ class WatchEvent:
     gap: bool = False
     started: bool = False
 
-
-NEWS = WatchEvent(-1)
-"""In a waiter's inbox: it is known what to say of the wait. No event of its target."""
 
 TICKET_TTL_S = 10
 """Seconds after the last `keep_tickets` at which tickets go."""
@@ -117,25 +113,6 @@ class TicketRenewal(Protocol):
         """Forget this waiter."""
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """Who holds a lock, and by their uuids the places of those that wait for it, from 1 on."""
-
-    holder: Holder | None
-    places: Mapping[str, int]
-
-
-class Looks(Protocol):
-    """Looks at locks for those that wait for them."""
-
-    def ask(self, name: str, tell: Callable[[Look | None], object]) -> None:
-        """Look at a lock, soon, and call `tell` in another thread; for one of its waiters.
-
-        It is called with what was seen, at most ten seconds ago, or None where the store does not
-        say. Many waiters cost the store no more than one.
-        """
-
-
 class BackgroundWork(Protocol):
     """What goes on beside the callers of one store; done by `common.background`."""
 
@@ -146,10 +123,6 @@ class BackgroundWork(Protocol):
     @property
     def tickets(self) -> TicketRenewal:
         """What renews tickets."""
-
-    @property
-    def looks(self) -> Looks:
-        """What looks who has a lock, for those that wait."""
 
     def run_shielded(self, work: Callable[..., Result], *args: Any) -> Result:
         """Do what asks the store, where no signal can land; return its result."""

@@ -250,7 +250,7 @@ def test_it_waits_in_the_queue(start: Start, store: ServiceStore, blocked: Clust
         assert run.returncode == 0
     waiting, got = run.said.splitlines()
     assert waiting.startswith(f"clustermutex: Waiting for the lock '{NAME}' for ")
-    assert f"the queue; it is held by {socket.gethostname()}, pid {os.getpid()}, " in waiting
+    assert f"; it is held by {socket.gethostname()}, pid {os.getpid()}, " in waiting
     assert ', for "somebody\'s own", since ' in waiting
     assert got.startswith(f"clustermutex: Got the lock '{NAME}' after ")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -14,8 +14,8 @@ from lockclient.acquisition.holding import Holding
 from lockclient.cli.exit_status import SIGNALLED, UNAVAILABLE
 from lockclient.cli.options import Session
 from lockclient.cli.scripts.errors import Failure, errors_as_statuses, print_message
-from lockclient.cli.scripts.queue_status import showing_queue_status
 from lockclient.cli.scripts.signals import Interrupted, Interrupts, die_by_signal
+from lockclient.cli.scripts.warning_log import printing_wait_reports
 from lockclient.default_store import open_store
 from lockclient.errors import (
     ClusterMutexError,
@@ -69,8 +69,6 @@ class ShellMutex(ClusterMutex):
             store = open_store(options.pop("settings"))
             super().__init__(name, capture_backtrace=False, store=store, **options)
         self._pid = pid
-        self._ticket_uuid: str | None = None
-        """The uuid of the last call of `take`, and of its ticket."""
 
     def take(self) -> None:
         """Take the lock, waiting as long as the options say.
@@ -80,18 +78,13 @@ class ShellMutex(ClusterMutex):
         """
         with errors_as_statuses():
             try:
-                with self._telling_wait():
+                with nullcontext() if self._quiet else printing_wait_reports():
                     self.held = cast(ShellHeldLock, self.__enter__())
             except LockTimeout as error:
                 raise Failure(str(error), self._conflict_status) from error
             except StoreUnavailable as error:
                 message = f"The lock {self.name!r} could not be asked for: {error}"
                 raise Failure(message, UNAVAILABLE) from error
-
-    def _telling_wait(self) -> AbstractContextManager[None]:
-        if self._quiet:
-            return nullcontext()
-        return showing_queue_status(self._store(), self.name, lambda: self._ticket_uuid)
 
     def abandon(self) -> bool:
         """Leave neither lock nor ticket behind; False: the store did not answer in time."""
@@ -115,7 +108,6 @@ class ShellMutex(ClusterMutex):
         self, now: Now, backtrace: str | None, context: Mapping[str, str] | None
     ) -> Holder:
         holder = super()._new_holder(now, backtrace, context)
-        self._ticket_uuid = holder.uuid
         # Which thread it was says something about programs only.
         return replace(holder, pid=self._pid or holder.pid, thread=None)
 

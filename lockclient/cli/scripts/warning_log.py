@@ -1,16 +1,23 @@
-"""The library's warnings on stderr while a command holds a lock, written by a thread."""
+"""The library's log on stderr: reports of a wait, then warnings while a command holds a lock."""
 
 from __future__ import annotations
 
 import atexit
 import logging
+import os
 import threading
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from logging.handlers import QueueHandler, QueueListener
 from queue import SimpleQueue
 
+from lockclient.acquisition import wait_report
 from lockclient.cli.scripts.errors import print_message
 from lockclient.threads import log_queue
+
+STDERR = 2
+TERMINAL_TIMEOUT_S = 0.2
+"""Seconds to wait for a terminal that takes nothing (Ctrl-S)."""
 
 
 class WarningLog(QueueHandler):
@@ -64,3 +71,35 @@ class StderrHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print one."""
         print_message(record.getMessage())
+
+
+class _ReportHandler(StderrHandler):
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one, except from a shell's background.
+
+        There a terminal may stop the job that writes (`stty tostop`), and its ticket goes.
+        """
+        with suppress(OSError):  # no job control
+            if os.isatty(STDERR) and os.tcgetpgrp(STDERR) != os.getpgrp():
+                return
+        super().emit(record)
+
+
+@contextmanager
+def printing_wait_reports() -> Iterator[None]:
+    """Print what a waiting `acquire` logs."""
+    reports = logging.getLogger(wait_report.__name__)
+    if logging.getLogger().handlers:  # --debug shows all
+        yield
+        return
+    handler, before = _ReportHandler(), (reports.level, reports.propagate)
+    reports.addHandler(handler)
+    reports.setLevel(logging.INFO)
+    reports.propagate = False
+    try:
+        yield
+    finally:
+        log_queue.flush(TERMINAL_TIMEOUT_S)  # so that the last line is there before the command's
+        reports.removeHandler(handler)
+        reports.setLevel(before[0])
+        reports.propagate = before[1]

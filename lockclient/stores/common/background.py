@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 
 from lockclient.errors import StoreClosed, StoreUnavailable
 from lockclient.model.clocks import Deadline
-from lockclient.stores.common.shared_looks import SharedLooks
 from lockclient.stores.common.ticket_keeper import TicketKeeper
 from lockclient.stores.protocol import ONE_ANSWER_S, MutexStore
 from lockclient.stores.requests import Withdraw
@@ -60,7 +59,6 @@ class Background:
     def __init__(self, store: MutexStore) -> None:
         self.pushes = WorkerPool("push", MAX_IN_FLIGHT)
         self.tickets = TicketKeeper(store)
-        self.looks = SharedLooks(store)
         self._store = store
         self._cleaners = WorkerPool("clean-up", MAX_IN_FLIGHT)
         self._shielded = WorkerPool("deputy", 1000)
@@ -168,7 +166,7 @@ class Background:
         """Wake all waiters, who find the store closed; end all threads when they are done."""
         self.tickets.close()
         self.settle(patience)
-        for pool in (self.pushes, self.looks, self._cleaners, self._shielded):
+        for pool in (self.pushes, self._cleaners, self._shielded):
             pool.close()
 
 
