@@ -80,6 +80,8 @@ def known(name: str, moment: Moment, table: Table) -> Detail:
         len(snapshot.unlockers),
         clocks,
         snapshot.failing,
+        moment.restored and moment.restored.revision,
+        moment.remarks,
         moment.state,
         deadlock,
     )

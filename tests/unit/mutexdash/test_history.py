@@ -71,7 +71,7 @@ def test_a_row_that_went_stays_for_a_moment_with_the_reason(board: Board) -> Non
         ("auto", "Auto-unlocked by dog:7: no heartbeat"),
         ("released", "Released"),
     ]
-    board.shows("/", "0held")
+    board.shows("/", "0held 0overdue")
     answer = board.get("/api/locks")
     assert answer.json["locks"] == []
     board.ahead += 6.5

@@ -513,10 +513,10 @@ def test_a_banner_is_on_every_page_and_counts_as_a_change(board: Board) -> None:
         (("restored", "", "", restored), back, ("/", "/lock/b", "/removed", "/timeline")),
     ]
     for entry, said, paths in banners:
-        tag = board.get("/").headers["ETag"]
+        tags = {path: board.get(path).headers["ETag"] for path in paths}
         board.store.write(entry)
-        assert board.get("/").headers["ETag"] != tag
         for path in paths:
+            assert board.get(path).headers["ETag"] != tags[path], path
             board.shows(path, said)
     assert "&lt;b&gt;ann@host" in board.html("/")
     board.ahead = 86400
