@@ -16,15 +16,13 @@ import pytest
 from lockclient import ClusterMutex, Settings
 from lockclient.stores.service_protocol import ServiceStore
 from tests.acceptance.shells import (
-    PATIENCE,
     Start,
     environment,
     finished,
     held,
-    in_line,
 )
 from tests.support import locks
-from tests.support.locks import has, read
+from tests.support.locks import has
 from tests.support.memory_store import MemoryStore
 from tests.support.processes import wait_until
 from tests.support.tcp_proxy import Fault, Proxy
@@ -107,17 +105,6 @@ def test_a_script_never_goes_on_without_its_lock(
             assert (done.returncode, done.stdout) == (status, ""), done.stderr
             assert done.stderr.startswith("clustermutex: ")
             assert done.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_waiting(start: Start, store: ServiceStore, number: signal.Signals) -> None:
-    """No ticket is left; `eval` is told."""
-    with ClusterMutex(NAME, store=store), start("lock", NAME, "--export") as run:
-        in_line(store, NAME)
-        run.send_signal(number)
-        assert run.communicate(timeout=PATIENCE)[0] == f"(exit {128 + number})\n"
-        assert run.returncode == -number
-        assert not read(store, NAME).waiters
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
