@@ -11,14 +11,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Final
 
-from lockclient.model.clocks import (
-    Stamps,
-    contradiction,
-    disagreement,
-    distance,
-    format_stamp,
-    parse_stamp,
-)
+from lockclient.model.clocks import Stamps, format_stamp, parse_stamp
 from lockclient.model.fields import (
     ABOUT,
     COUNT,
@@ -41,6 +34,7 @@ from lockclient.model.fields import (
     of_kind,
     to_json,
 )
+from lockclient.text.durations import period
 from lockclient.text.escaping import plain
 from lockclient.text.timestamps import utc
 
@@ -63,6 +57,9 @@ STATES: Final = (OK, ALERT, OVERDUE, UNDECIDED, BROKEN)
 KNOWN_FORMAT: Final = 1
 """The newest `Holder.format` that this version may judge and remove."""
 
+_TOLERANCE_S: Final = 0.0025
+"""Seconds by which the distance of two stamps, each rounded to a millisecond, may be off."""
+
 NO_PROBLEMS: Final[Mapping[str, str]] = {}
 
 
@@ -72,8 +69,8 @@ class Holder:
 
     A field that is missing in the store is None. `problems` maps a subkey to what is wrong with
     its value; `stamp_revisions` are those at which `alert_at` and `auto_unlock_at` were written, 0
-    where that is missing. Of the same acquisition it is remembered whether it had `about`, and in a
-    lock without, how far apart its stamps were at first (see `clocks`).
+    where that is missing. `about_seen` and `first_distance` are kept for one acquisition: whether
+    it had `about`, and without it how far apart its stamps were at first.
     """
 
     name: str = fact(TEXT, KNOWN, "", "The lock's name.", "")
@@ -153,9 +150,13 @@ class Holder:
 
     @property
     def alive_at(self) -> float | None:
-        """The last heartbeat, by the holder's clock; None: unknown, or the stamps contradict."""
-        signs = self.signs_of_life()
-        return round(signs[0], 3) if signs and not disagreement(signs) else None
+        """The last heartbeat, by the holder's clock; None: unknown, or one stamp was moved."""
+        stamp, after = self.auto_unlock_at, self.auto_unlock_after
+        if None not in (stamp, self.alert_at) and not self._stamped_together:
+            return None
+        if stamp is None or after is None:
+            stamp, after = self.alert_at, self.expected_runtime
+        return None if stamp is None or after is None else round(stamp - after, 3)
 
     @property
     def too_long_at(self) -> float | None:
@@ -173,13 +174,21 @@ class Holder:
     def by_distance(self) -> bool:
         return self.first_distance is not None and self.auto_unlock_at is not None
 
-    def signs_of_life(self) -> list[float]:
-        """Return the last heartbeat by each stamp that lies a known time after it."""
-        pairs = (
-            (self.auto_unlock_at, self.auto_unlock_after),
-            (self.alert_at, self.expected_runtime),
-        )
-        return [stamp - after for stamp, after in pairs if stamp is not None and after is not None]
+    @property
+    def distance(self) -> float | None:
+        """The seconds between the stamps of a lock without `about`; None: nothing tells them.
+
+        The holder of such a lock allows itself that much silence, so it is constant.
+        """
+        alert_at, unlock_at = self.alert_at, self.auto_unlock_at
+        if self.about_seen or alert_at is None or unlock_at is None or not self._stamped_together:
+            return None
+        return unlock_at - alert_at
+
+    @property
+    def _stamped_together(self) -> bool:
+        """Whether one transaction wrote both stamps. (Stores other than etcd have no other way.)"""
+        return self.stamp_revisions[0] == self.stamp_revisions[1]
 
     # ------------------------------------------------------------ reading
 
@@ -242,7 +251,34 @@ class Holder:
         """Say why nobody can tell when a sound lock may be removed; empty if that can be told."""
         if self.has_newer_format:
             return f"its format {self.format} is newer than the one known here, {KNOWN_FORMAT}"
-        return contradiction(self)
+        if self.auto_unlock_at is None:
+            if self.auto_unlock_after is None:
+                return ""
+            return (
+                "it says how long it may be silent (auto_unlock_after), but not when it is to be "
+                "auto-unlocked (auto_unlock_at)"
+            )
+        return "" if self.auto_unlock_after is not None else self._undecided_distance()
+
+    def _undecided_distance(self) -> str:
+        """Say why the stamps do not tell how long the holder may be silent; empty if they do."""
+        if self.about_seen:
+            return (
+                "it is to be auto-unlocked (auto_unlock_at), but does not say how long it may be "
+                "silent until then (auto_unlock_after)"
+            )
+        now, first = self.distance, self.first_distance
+        if now is None or first is None:
+            return "its stamps were not written in one transaction, so that one was moved alone"
+        if now <= 0:
+            return "it is to be auto-unlocked (auto_unlock_at) no later than alerted on (alert_at)"
+        if abs(now - first) <= _TOLERANCE_S:
+            return ""
+        how = "later" if now > first else "earlier"
+        return (
+            f"its auto-unlock comes {period(abs(now - first))} {how} after its alert than at "
+            "first, so that one of the two was moved alone"
+        )
 
     def state(self, wall: float) -> str:
         """Return one of `STATES` at the wall-clock time `wall`."""
@@ -366,7 +402,7 @@ def _written_to(fields: dict[str, Any], changes: Mapping[str, Found], *, backtra
     fields["fencing_token"], fields["stamp_revisions"] = token, stamped
     fields["problems"] = problems or NO_PROBLEMS
     holder = Holder(*fields.values())  # a third of what `replace` takes
-    if holder.first_distance is None and (first := distance(holder)) is not None:
+    if holder.first_distance is None and (first := holder.distance) is not None:
         return replace(holder, first_distance=first)
     return holder
 

@@ -19,18 +19,18 @@ is in it: not the holder's, not ours, not the store's.
 Our monotonic clock goes on while we are stopped, and while the machine is suspended where it has
 such a clock: then locks look due on waking, and the revision tells.
 
-What is never removed. A lock that does not say D, since nobody else knows it. One whose stamps do
-not lie as far apart as its durations, so that they are not of one push: nobody knows which of them
-to count from, until the holder pushes again. One of a newer format than this version
-knows. (For these two see `Holder.undecided`.) And one whose data are broken. Stamps that
-were moved by hand, but both alike, count as a push.
+What is never removed. A lock that does not say D, since nobody else knows it. A lock of a newer
+format than this version knows. A lock with broken data. A stamp that a person moved counts as a
+push: its mod revision changes.
 
-A lock without any `about` says D by the distance of its stamps (`lockclient.model.clocks`), so all
-of the above holds for it. Its holder counts less than from `alert_at` on, though, and whoever wrote
-`auto_unlock_at` meant that moment: so besides, it has to be past that by the slower of our clock
-and the members', at the latest check if that was made after its stamps were seen and the two agreed
-at it. Each check decides anew, so that one whose clocks stood in 1970 keeps no lock for ever, and
-while they disagree it is not due. A wall clock can only delay it: the counting is never left out.
+A lock without any `about` says D by the distance of its stamps, a constant of the acquisition
+(`Holder.first_distance`), so all of the above holds for it. While its stamps lie otherwise apart,
+or were not written together, it is undecided (`Holder.undecided`). Its holder counts less than from
+`alert_at` on, though, and whoever wrote `auto_unlock_at` meant that moment: so besides, it has to
+be past that by the slower of our clock and the members', at the latest check if that was made after
+its stamps were seen and the two agreed at it. Each check decides anew, so that one whose clocks
+stood in 1970 keeps no lock for ever, and while they disagree it is not due. A wall clock can only
+delay it: the counting is never left out.
 """
 
 from __future__ import annotations

@@ -220,12 +220,6 @@ def test_a_lock_made_by_hand_is_respected(shell: Shell, store: ServiceStore) -> 
             "does not say how long it may be silent",
         ),
         ("1000000900", '{"expected_runtime":300,"auto_unlock_after":900}', "overdue", ""),
-        (
-            "1000000900",
-            '{"expected_runtime":300,"auto_unlock_after":800}',
-            "undecided",
-            "moved alone",
-        ),
         ("1000000900", '{"auto_unlock_after":900,"format":2}', "undecided", "format 2 is newer"),
     ],
 )

@@ -34,8 +34,8 @@ def lock_gauges(deadlines: Deadlines, table: Table, thin: int) -> Iterator[Metri
     yield gauge_by_label(
         "clustermutex_locks",
         "Locks that are held: ok; alert (past alert_at); overdue (to be removed); undecided "
-        "(their timestamps contradict their own times, or they need a feature this version "
-        "does not support: never removed); broken (data that can't be read, never removed).",
+        "(a timestamp was moved or deleted, or their format is newer than this version's: "
+        "never removed); broken (data that can't be read, never removed).",
         "state",
         deadlines.counts(),
     )

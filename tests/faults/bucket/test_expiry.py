@@ -102,7 +102,6 @@ class TestWhatGoes:
     @pytest.mark.parametrize(
         ("facts", "written"),
         [
-            ({}, {"alert_at": "5000"}),  # moved by hand, one of the two
             ({}, {"auto_unlock_at": None}),
             ({}, {"hostname": None}),
             ({}, {"alert_at": "soon"}),

@@ -177,7 +177,6 @@ def test_each_kind_of_cell_is_written_everywhere(board: Board) -> None:
 
 ODD = {
     "newer": {"format": 2},
-    "moved": {"auto_unlock_at": f"{time.time() + 10:.3f}"},
     "no duration": {"auto_unlock_after": None},
 }
 
@@ -225,10 +224,11 @@ def test_what_is_decided_or_broken_has_no_such_word(board: Board) -> None:
         board.shows(f"/lock/{name}", but=("It is unknown when",))
 
 
-def test_stamps_that_contradict_each_other_tell_no_sign_of_life(board: Board) -> None:
-    board.store.take("odd", held_for=2000, auto_unlock_at=f"{time.time() + 86_400:.3f}")
+def test_a_stamp_that_was_moved_alone_tells_no_last_heartbeat(board: Board) -> None:
+    board.store.take("odd")
+    board.store.write(("locks", "odd", "auto_unlock_at", f"{time.time() + 86_400:.3f}".encode()))
     lock = board.get("/api/locks/odd").json
-    assert (lock["alive_at"], lock["state"]) == (None, "undecided")
+    assert (lock["alive_at"], lock["state"]) == (None, "ok")
     board.shows("/lock/odd", "Last heartbeat unknown")
 
 

@@ -107,8 +107,8 @@ UNTRUSTED = {
 }
 TRUSTED = {"to trust": check(1021), "a second off": check(1021, wrong=1.0, offset=-1.0)}
 NO_RUNTIME = [(None, 1080), (None, 1080), (1030, 1080)]
-UNDECIDED = [(None, NEVER), (1050, NEVER), (1100, NEVER)]
-MOVED_BACK = [(None, NEVER), (1050, NEVER), (500, NEVER)]
+COUNTED = [(1050, 1080)] * 3
+FOUND = [(None, 1080), (1050, 1080), (1030, 1080)]
 NOT_SAID = [(None, NEVER), (None, NEVER), (1030, NEVER)]
 BY_STAMP = [(None, NEVER), (1050, NEVER), (1030, NEVER)]
 BY_DISTANCE = [(None, NEVER), (1050, NEVER), (1030, 1060)]
@@ -121,19 +121,23 @@ FOUR_KEYS: dict[str, Any] = {
 PUSHED_AT_1000_SEEN_AT_1020: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
     # the lock: alert and due without a clock, with an untrusted one, and with one to trust:
     # if its write was seen, and if it was found
-    "sound": ({}, [(1050, 1080)] * 3, [(None, 1080), (1050, 1080), (1030, 1080)]),
+    "sound": ({}, COUNTED, FOUND),
     "no expected runtime": ({"runtime": None}, NO_RUNTIME, NO_RUNTIME),
     "no end": ({"after": None}, [(1050, NEVER)] * 3, [(None, NEVER), (1050, NEVER), (1030, NEVER)]),
     "four keys": ({"runtime": None, "after": None}, NOT_SAID, NOT_SAID),
     "four keys that end": (FOUR_KEYS, BY_DISTANCE, BY_DISTANCE),
-    "undecided": ({"alert_at": WALL + 100}, UNDECIDED, UNDECIDED),
+    "alert moved": ({"alert_at": WALL + 100}, COUNTED, [(None, 1080), (1050, 1080), (1050, 1080)]),
     "undecided, no runtime": ({"runtime": None, "auto_unlock_after": None}, NOT_SAID, NOT_SAID),
-    "alert moved back": ({"alert_at": WALL - 500}, MOVED_BACK, MOVED_BACK),
-    "end moved": ({"auto_unlock_at": WALL + 86400}, BY_STAMP, BY_STAMP),
-    "end long ago": ({"auto_unlock_at": WALL - 1e6}, BY_STAMP, BY_STAMP),
+    "alert moved back": (
+        {"alert_at": WALL - 500},
+        COUNTED,
+        [(None, 1080), (1050, 1080), (500, 1080)],
+    ),
+    "end moved": ({"auto_unlock_at": WALL + 86400}, COUNTED, FOUND),
+    "end long ago": ({"auto_unlock_at": WALL - 1e6}, COUNTED, FOUND),
     "end without stamp": ({"auto_unlock_at": None}, BY_STAMP, BY_STAMP),
     "end without duration": ({"auto_unlock_after": None}, BY_STAMP, BY_STAMP),
-    "needs what is unknown": ({"format": 2}, BY_STAMP, BY_STAMP),
+    "of a newer format": ({"format": 2}, BY_STAMP, BY_STAMP),
     "broken": ({"hostname": None}, [(NEVER, NEVER)] * 3, [(NEVER, NEVER)] * 3),
 }
 
