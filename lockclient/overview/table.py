@@ -39,6 +39,7 @@ from lockclient.stores.protocol import Capabilities
 from lockclient.stores.service_protocol import Batch, Change, Kind, ServiceStore
 from lockclient.text.durations import duration
 from lockclient.threads.log_queue import get_logger
+from lockclient.threads.reentry import mark_thread
 
 log = get_logger(__name__)
 
@@ -211,6 +212,7 @@ class Table:
     # ------------------------------------------------------------ the thread
 
     def _run(self) -> None:
+        mark_thread()
         # Nothing ends this thread but `stop()`: a picture that nobody keeps up to date looks like a
         # store in which nothing happens. What went wrong may have left half a step in the picture,
         # so it is read anew, and what the step had done by then was told.

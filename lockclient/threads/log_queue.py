@@ -1,13 +1,11 @@
-"""Log queue: what this library logs is handled by one thread that does nothing else.
+"""Log queue: no handler of the program's log delays the library's own threads, nor holds its locks.
 
-A handler of the program may block (a pipe that nobody reads, a disk that stands still) or wait for
-a lock that the program has. Whoever waits there pushes no lock, tells of no loss and answers no
-`release()`. So a record is made in the thread that says it, and handled here, in a copy of that
-thread's context, one after the other. Whoever blocks this thread loses log lines, and nothing
-else.
+A handler may block (a pipe that nobody reads, a disk that stands still) or wait for a lock of the
+program's. A thread of the program logs in place. A thread of this library, and any thread while it
+asks a store for us, puts its record into a bounded queue: one thread that does nothing else hands
+the records to the handlers, each in a copy of the context in which it was logged.
 
-It takes no lock, as `scheduler` does not, and for the same reason: what logs may be a finalizer or
-a signal's handler, in the middle of anything.
+The queue takes no lock of Python's, since a finalizer or a signal handler may log at any moment.
 """
 
 from __future__ import annotations
@@ -26,26 +24,26 @@ from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+from lockclient.threads.reentry import is_inside, run_outside
 
 MAX_QUEUED = 1000
-"""Records, or other calls, that wait at most; beyond that they are counted."""
-IDLE_S = 5.0
-"""Seconds without a call after which the thread ends."""
+"""Calls that wait at most; further ones are dropped and counted."""
 AT_EXIT_S = 0.5
 """Seconds that the end of the interpreter waits for what is queued."""
 
 _NO_LOCK = {"lock": None, "uuid": None, "hostname": socket.gethostname()}
 _MASK = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-"""The signals that the program has blocked: a thread inherits those of who starts it."""
+"""The signals that the program has blocked; a new thread inherits its starter's mask instead."""
 
 
 class CallQueue:
-    """Calls that wait to be made, one after the other, and the thread that makes them.
+    """A bounded queue of calls, and the daemon thread that makes one after the other.
 
     Args:
-        name: of the thread.
-        tell_dropped: called in it with how many were dropped, as soon as there is room again.
+        name: of the thread, which starts with the first call.
+        tell_dropped: called in the thread with the number of dropped calls.
     """
 
     def __init__(self, name: str, tell_dropped: Callable[[int], object]) -> None:
@@ -53,12 +51,10 @@ class CallQueue:
         self._tell_dropped = tell_dropped
         self._queue: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._dropped = deque[bool]()
-        self._missing = deque((True,))  # the place of the one thread: it takes that itself
-        self._thread: int | None = None
-        self._finalizer: object = None
+        self._missing = deque((True,))  # the thread that pops this entry stays
 
     def put(self, handle: Callable[[], object]) -> None:
-        """Have it called after those before it, or count it as dropped."""
+        """Queue a call, or count it as dropped."""
         if self._queue.qsize() >= MAX_QUEUED:
             self._dropped.append(True)
             return
@@ -67,56 +63,35 @@ class CallQueue:
             self._start()
 
     def flush(self, seconds: float) -> None:
-        """Wait until all that was put before is handled, but not longer than that."""
-        if threading.get_ident() == self._thread:
-            return
+        """Wait until the thread has made all earlier calls, at most for `seconds`."""
         handled = allocate_lock()
         handled.acquire()
         self._queue.put(handled.release)
         try:
             self._start()
-        except RuntimeError:  # as the interpreter ends: there is nobody else to do it
-            self._handle_all()
+        except RuntimeError:  # Python 3.12 starts no thread in `atexit`
+            with suppress(Empty):
+                while True:
+                    self._handle(self._queue.get_nowait())
         handled.acquire(timeout=seconds)
 
     def _start(self) -> None:
-        """Start the thread if it does not run."""
         if self._missing:
-            self._finalizer = self._finalizer or at_multiprocessing_exit(
-                partial(self.flush, AT_EXIT_S), 0
-            )
             start_new_thread(self._run, ())
 
     def _run(self) -> None:
         try:
             self._missing.pop()
-        except IndexError:  # two were started at once, each by somebody who saw none
+        except IndexError:  # two callers started one at once
             return
-        self._thread = threading.get_ident()
         threading.current_thread().name = self._name
         signal.pthread_sigmask(signal.SIG_SETMASK, _MASK)
+        at_multiprocessing_exit(partial(self.flush, AT_EXIT_S), 0)
         while True:
-            try:
-                self._handle(self._queue.get(timeout=IDLE_S))
-            except Empty:
-                # First the place, then the look: who puts does it the other way round.
-                self._thread = None
-                self._missing.append(True)
-                if self._queue.empty():
-                    return
-                try:
-                    self._missing.pop()
-                except IndexError:  # who has put it has started another one
-                    return
-                self._thread = threading.get_ident()
-
-    def _handle_all(self) -> None:
-        with suppress(Empty):
-            while True:
-                self._handle(self._queue.get_nowait())
+            self._handle(self._queue.get())
 
     def _handle(self, handle: Callable[[], object]) -> None:
-        # Whatever the program's own handlers raise, `SystemExit` as well: the thread is needed.
+        # Nothing that a handler raises ends the thread, `SystemExit` included.
         with suppress(BaseException):
             handle()
         if dropped := len(self._dropped):
@@ -133,38 +108,24 @@ else:
 
 
 class _Queued(_Base):
-    """A logger whose records are handled by the thread."""
+    """A logger that queues the records of the library's own threads."""
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - logging's name
         """Tell as `logging` does, without its lock, which a program may hold for long."""
         return self.manager.disable < level and level >= self.getEffectiveLevel()
 
-    def makeRecord(self, *args: Any, **how: Any) -> logging.LogRecord:  # noqa: N802 - logging's
-        """Make a record with `lock`, `uuid` (None where it is about none) and `hostname`."""
-        record = super().makeRecord(*args, **how)
-        vars(record).update({**_NO_LOCK, **vars(record)})
-        return record
-
     def handle(self, record: logging.LogRecord) -> None:
-        """Queue a record."""
-        shared.put(partial(copy_context().run, super().handle, record))
+        """Add `lock`, `uuid` and `hostname` to a record, and handle it in place or queue it."""
+        vars(record).update({**_NO_LOCK, **vars(record)})
+        if is_inside():
+            shared.put(partial(copy_context().run, run_outside, super().handle, record))
+        else:
+            super().handle(record)
 
 
-class Named(Protocol):
-    """What a record may be about: an acquisition, or a request or an error of one."""
-
-    @property
-    def name(self) -> str | None:
-        """The lock's name."""
-
-    @property
-    def uuid(self) -> str | None:
-        """The acquisition's."""
-
-
-def naming(what: Named) -> dict[str, str | None]:
-    """Return what names a lock in a record: `log.warning(…, extra=naming(acquisition))`."""
-    return {"lock": what.name, "uuid": what.uuid}
+def naming(about: Any) -> dict[str, str | None]:
+    """Return a record's `extra` that names the lock of an acquisition, a request or an error."""
+    return {"lock": about.name, "uuid": about.uuid}
 
 
 def get_logger(name: str) -> logging.Logger:
@@ -176,22 +137,13 @@ def get_logger(name: str) -> logging.Logger:
     return logger
 
 
-_log = logging.getLogger("lockclient")
-
-
-def _say_dropped(dropped: int) -> None:
-    record = _log.makeRecord(
-        *(_log.name, logging.WARNING, __file__, 0),
-        "%d log records were dropped: a handler of the log was blocked.",
-        (dropped,),
-        None,
-    )
-    logging.Logger.handle(_log, record)
-
-
 def new_queue() -> CallQueue:
-    """Return a process's own queue of what it logs."""
-    return CallQueue("clustermutex-log", _say_dropped)
+    """Return a process's own queue of log records."""
+    say = partial(
+        get_logger("lockclient").warning,
+        "%d log records were dropped: a handler of the log was blocked.",
+    )
+    return CallQueue("clustermutex-log", say)
 
 
 shared = new_queue()

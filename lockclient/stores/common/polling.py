@@ -31,6 +31,7 @@ from lockclient.model.holder import Found
 from lockclient.stores.protocol import Subscription
 from lockclient.stores.service_protocol import Batch, Change, Kind
 from lockclient.threads.log_queue import get_logger
+from lockclient.threads.reentry import mark_thread
 
 log = get_logger(__name__)
 
@@ -309,6 +310,7 @@ class Following(threading.Thread):
 
     def run(self) -> None:
         """Look until it is closed."""
+        mark_thread()
         if self._seen is None:  # nobody knows what was there at that revision
             return self._tell(Batch((), 0, gap=True))
         try:

@@ -12,8 +12,16 @@ import pytest
 
 from lockclient import ClusterMutex, LockLost
 from lockclient.threads import log_queue
+from lockclient.threads.reentry import is_inside, run_inside
 from tests.support.memory_store import MemoryStore
 from tests.support.processes import wait_until
+
+LOG = log_queue.get_logger("lockclient.test")
+
+
+def say(text: str) -> None:
+    """Log as the library's own threads do."""
+    run_inside(LOG.warning, text)
 
 
 @contextmanager
@@ -36,9 +44,9 @@ def test_a_handler_that_blocks_costs_log_lines_only() -> None:
             seen.append(record.getMessage())
             free.wait(60)
 
-    log, told = log_queue.get_logger("lockclient.test"), list[LockLost]()
+    told = list[LockLost]()
     with handled(Blocked()):
-        log.warning("first")
+        say("first")
         wait_until(lambda: seen, what="the handler")
         kept = ClusterMutex(
             "y", store=store, keepalive=True, expected_runtime=0.4, auto_unlock_after=900
@@ -53,7 +61,7 @@ def test_a_handler_that_blocks_costs_log_lines_only() -> None:
             first = held.record.alive_at or 0
             wait_until(lambda: (held.record.alive_at or 0) > first + 0.1, what="pushes")
         for number in range(log_queue.MAX_QUEUED + 10):
-            log.warning("%d", number)
+            say(f"{number}")
         free.set()
         log_queue.flush(60)
     assert "first" in seen
@@ -67,9 +75,24 @@ def test_a_handler_that_ends_its_thread_does_not() -> None:
             sys.exit(3)
 
     seen: list[str] = []
-    log = log_queue.get_logger("lockclient.test")
     with handled(Exits()):
         for word in ("one", "two"):
-            log.warning(word)
+            say(word)
             log_queue.flush(60)
     assert seen == ["one", "two"]
+
+
+def test_a_thread_of_the_program_logs_in_place() -> None:
+    """And a handler may wait for a release, whichever thread calls it."""
+
+    class Notes(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.append((record.getMessage(), threading.get_ident() == here, is_inside()))
+
+    here, seen = threading.get_ident(), list[tuple[str, bool, bool]]()
+    with handled(Notes()):
+        LOG.warning("ours")
+        assert seen == [("ours", True, False)]
+        say("the library's")
+        log_queue.flush(60)
+    assert seen[1:] == [("the library's", False, False)]
