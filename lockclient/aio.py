@@ -258,6 +258,7 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync, AsyncContextDe
     """
 
     _held_type = AsyncHeldLock
+    _has_loop = True
     _caller = staticmethod(_this_task)
 
     # ------------------------------------------------------------ asyncio.Lock

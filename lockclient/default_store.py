@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from lockclient.model.fields import MAX_OWNER_BYTES, require_labels, require_text
+from lockclient.model.fields import MAX_OWNER_BYTES, require_callable, require_labels, require_text
 from lockclient.settings import Settings
 from lockclient.stores import registry
 
@@ -58,11 +58,10 @@ def describe(
     """
     owner = defaults.owner if owner is None else require_text("owner", owner, 1, MAX_OWNER_BYTES)
     labels = defaults.labels if labels is None else require_labels("labels", labels)
-    if about is not None and not callable(about):
-        raise ValueError(f"about must be callable, not {about!r}.")
+    if about is not None:
+        require_callable("about", about)
     for instrument in instruments or ():
-        if not callable(instrument):
-            raise ValueError(f"instruments must be callables, not {instrument!r}.")
+        require_callable("instruments", instrument)
     if instruments is not None or about is not None:
         from lockclient.instruments.observer import Observer  # for who has any
 

@@ -35,7 +35,7 @@ from lockclient.model.clocks import (
     require_timeout,
     to_seconds,
 )
-from lockclient.model.fields import MAX_OWNER_BYTES, require_labels, require_text
+from lockclient.model.fields import MAX_OWNER_BYTES, require_callable, require_labels, require_text
 from lockclient.model.holder import NO_PROBLEMS, Holder
 from lockclient.model.lock_name import check_name
 from lockclient.model.process_identity import (
@@ -69,6 +69,7 @@ class BaseMutex(Generic[Held]):
 
     _held_type: type[Held]
     _caller = staticmethod(this_thread)
+    _has_loop = False
 
     def __init__(
         self,
@@ -97,8 +98,8 @@ class BaseMutex(Generic[Held]):
         self._labels = require_labels("labels", labels)
         self._max_hold = None if max_hold is None else require_seconds("max_hold", max_hold)
         self._keepalive = None if keepalive is False else True
-        if on_lost is not None and not callable(on_lost):
-            raise ValueError(f"on_lost must be callable, not {on_lost!r}.")
+        if on_lost is not None:
+            require_callable("on_lost", on_lost, may_be_async=self._has_loop)
         self._capture_backtrace = capture_backtrace
         if store is None:
             default_store.prepare()

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from inspect import iscoroutinefunction
 from typing import Any, Final, TypeVar
 
 from lockclient.model.clocks import MAX_DURATION_S, MAX_STAMP
@@ -108,6 +109,15 @@ def require_text(what: str, value: object, shortest: int = 0, longest: int = 409
     if not shortest <= (size := size_of(text)) <= longest:
         raise ValueError(f"{what} must have {shortest} to {longest} bytes in JSON; it has {size}.")
     return text
+
+
+def require_callable(what: str, function: object, *, may_be_async: bool = False) -> None:
+    """Raise ValueError for no function, and for an `async def` where nothing awaits it."""
+    if not callable(function):
+        raise ValueError(f"{what} must be callable, not {function!r}.")
+    parts = function, type(function).__call__
+    if not may_be_async and any(iscoroutinefunction(part) for part in parts):
+        raise ValueError(f"{what} must be no `async def`, as nothing awaits it: {function!r}.")
 
 
 def require_labels(what: str, given: object) -> dict[str, str]:

@@ -284,10 +284,16 @@ class TestWhoItIs:
             with pytest.raises(ValueError, match=next(iter(how))):
                 call()
 
-    @pytest.mark.parametrize("how", [{"about": 3}, {"instruments": [3]}])
-    def test_what_can_not_be_called_is_refused_at_once(self, how: Any) -> None:
-        with pytest.raises(ValueError, match=next(iter(how))):
-            ClusterMutex.setup(**how)
+    @pytest.mark.parametrize(
+        "function", [3, asyncio.sleep, type("A", (), {"__call__": asyncio.sleep})()]
+    )
+    def test_what_can_not_be_called_or_awaited_is_refused_at_once(self, function: Any) -> None:
+        how: dict[str, Any] = {"about": function, "instruments": [function]}
+        for name, value in how.items():
+            with pytest.raises(ValueError, match=name):
+                ClusterMutex.setup(**{name: value})
+        with pytest.raises(ValueError, match="on_lost"):
+            ClusterMutex("x", on_lost=function)
 
     def test_to_say_it_leaves_the_store_as_it_is(self, settings: Settings) -> None:
         ClusterMutex.setup(settings.url())
