@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
@@ -94,13 +94,9 @@ class HeldLock(BaseHeldLock, AsksStore):
             if not holding.still_to.pop("end", False):  # two release it: one is refused
                 self._require_held("release()")
                 return
-            if is_inside():
+            if is_inside() or sys.is_finalizing():  # no other thread runs then: it stays locked
                 undo(holding)
                 holding.check()
-                return
-            if sys.is_finalizing():  # there are no other threads any more
-                seconds = min(END_TIMEOUT_S if seconds is None else seconds, _end().remaining())
-                drive(holding.releasing(seconds), holding.alone())
                 return
             store = holding.store
             store.background.run_shielded(drive, holding.releasing(seconds), store)
@@ -137,15 +133,6 @@ class HeldLock(BaseHeldLock, AsksStore):
 
     def _call(self, on_lost: OnLost, lost: LockLost) -> None:
         for_on_lost(self, partial(on_lost, lost))()
-
-
-END_TIMEOUT_S = 1.0
-"""Seconds that releases may take all in all that finalizers do as the interpreter ends."""
-
-
-@cache
-def _end() -> Deadline:
-    return Deadline.after(END_TIMEOUT_S)
 
 
 def run(steps: Steps[Result], store: MutexStore) -> Result:

@@ -62,8 +62,6 @@ class BaseHeldLock:
         self._on_lost = on_lost
         holding.block = block
         self._entered = block is not None
-        if not left_behind.exit_hooks:
-            left_behind.watch_the_exit()
         handle = Handle(self, scheduler.shared.undo)
         handle.holding = holding
         holding.handle = handle

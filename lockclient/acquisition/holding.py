@@ -81,7 +81,6 @@ class Holding:
         "release_at_exit",
         "still_to",
         "store",
-        "store_at_end",
     )
 
     def __init__(
@@ -94,7 +93,6 @@ class Holding:
     ) -> None:
         self.acquisition = acquisition
         self.store = store
-        self.store_at_end: MutexStore | None = None
         self.release_at_exit = release_at_exit
         self.handle: ref[Any] | None = None
         self.is_parents = False  # a parent's, from before a fork
@@ -368,11 +366,6 @@ class Holding:
         held = None if self.handle is None else self.handle()
         if held is not None:
             self.handle = ref(held)  # in its place: as it dies, it rings no bell any more
-
-    def alone(self) -> MutexStore:
-        """Return what to ask by as the interpreter ends, when all other threads are stopped."""
-        self._watch = None  # it has gone with them
-        return self.store_at_end or self.store
 
     def _unwatch(self) -> None:
         if self._watch is not None:

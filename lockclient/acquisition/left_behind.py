@@ -5,9 +5,6 @@ Both are left to alert and auto-unlock, and the line that took them is named.
 
 from __future__ import annotations
 
-import atexit
-import os
-import time
 import warnings
 from contextlib import suppress
 from functools import partial
@@ -18,9 +15,10 @@ from lockclient.acquisition.steps import drive
 from lockclient.errors import ClusterMutexError
 from lockclient.model.backtrace import innermost
 from lockclient.model.clocks import Deadline
-from lockclient.stores.protocol import MutexStore
+from lockclient.text.timestamps import utc
 from lockclient.threads import scheduler
-from lockclient.threads.log_queue import at_multiprocessing_exit, get_logger, naming
+from lockclient.threads.at_exit import Order, calls
+from lockclient.threads.log_queue import get_logger, naming
 
 log = get_logger(__name__)
 
@@ -30,32 +28,17 @@ FINALIZERS_S = 1.0
 RELEASE_AT_EXIT_S = 1.0
 """Seconds that the end of the interpreter waits for the releases of `release_at_exit`, in all."""
 
-exit_hooks: list[object] = []
-
-
-def watch_the_exit() -> None:
-    """Have told what is still held as the interpreter ends.
-
-    With the first lock: what is registered later is called before, and stores are there still.
-    """
-    atexit.unregister(_at_exit)  # of a parent's, before a fork
-    exit_hooks.append(atexit.register(_at_exit))
-    at_multiprocessing_exit(_at_exit, 10)  # before the log is flushed
-
 
 def _at_exit() -> None:
-    at_end: dict[MutexStore, MutexStore] = {}
+    """Release or name each lock that is held; a finalizer after this leaves its lock alone."""
     until = Deadline.after(RELEASE_AT_EXIT_S)
     scheduler.shared.flush(RELEASE_AT_EXIT_S)  # what an interrupt ended is not held
-    for held in list(holding.own.values()):
-        if not held.healthy:
-            continue
+    held_locks = [held for held in list(holding.own.values()) if held.healthy]
+    # The releases first: a handler of the log may block.
+    for held in sorted(held_locks, key=lambda held: not held.release_at_exit):
         if held.release_at_exit:
             _release(held, until.remaining())
         else:
-            if held.store not in at_end:
-                at_end[held.store] = held.store.for_the_end()
-            held.store_at_end = at_end[held.store]
             log.warning(
                 "The program ends and still holds %r, taken at %s; unless its owner still releases "
                 "it, %s.",
@@ -64,6 +47,9 @@ def _at_exit() -> None:
                 _until(held),
                 extra=naming(held.acquisition),
             )
+
+
+calls[Order.LOCKS] = _at_exit
 
 
 def _release(held: Holding, seconds: float) -> None:
@@ -81,14 +67,6 @@ def _release(held: Holding, seconds: float) -> None:
                 error,
                 extra=naming(held.acquisition),
             )
-
-
-def _start_afresh() -> None:
-    """After fork, in the child, where what is to be done at the end is forgotten as well."""
-    exit_hooks.clear()
-
-
-os.register_at_fork(after_in_child=_start_afresh)
 
 
 def dropped(held: Holding) -> None:
@@ -122,7 +100,7 @@ def _until(held: Holding) -> str:
     unlock_at = held.acquisition.holder.auto_unlock_at
     if unlock_at is None:
         return "it stays locked until somebody unlocks it"
-    return f"it stays locked until {time.strftime('%H:%M', time.localtime(unlock_at))}"
+    return f"it stays locked until {utc(unlock_at)}"
 
 
 def _warn(message: str, where: str) -> None:

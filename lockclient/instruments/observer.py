@@ -10,7 +10,6 @@ beginning of `acquire`. An instrument finds there at the next event what it keep
 
 from __future__ import annotations
 
-import atexit
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +23,7 @@ from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.fields import require_labels
 from lockclient.stores.common.dispatch import METHODS, snake_case
 from lockclient.stores.requests import RequestState
+from lockclient.threads.at_exit import Order, calls
 from lockclient.threads.log_queue import AT_EXIT_S, CallQueue, get_logger
 
 if TYPE_CHECKING:
@@ -201,4 +201,4 @@ _newest: Observer | None = None
 _queue: CallQueue
 _start_afresh()
 os.register_at_fork(after_in_child=_start_afresh)
-atexit.register(flush, AT_EXIT_S)
+calls[Order.INSTRUMENTS] = partial(flush, AT_EXIT_S)

@@ -175,14 +175,6 @@ class MutexStore(Protocol):
     def guard(self, name: str, uuid: str) -> Guard:
         """Return what holds in the store exactly as long as this holder has the lock."""
 
-    def for_the_end(self) -> MutexStore:
-        """Return what finalizers are to ask by as the interpreter ends.
-
-        All other threads are stopped then where they were, some with a lock in their hands that
-        nobody gives back: of a channel of gRPC's, of a pool. And nothing can be imported any more.
-        So it is made before, and nobody else uses it.
-        """
-
     def has_ticket_lease(self, waiters: Hashable = None) -> bool:
         """Tell whether a `TakeOrQueue` costs one request: what tickets need is there already.
 

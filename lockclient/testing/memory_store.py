@@ -219,9 +219,6 @@ class MemoryStore:
     def guard(self, name: str, uuid: str) -> Guard:
         return Guard(name.encode(), uuid.encode())
 
-    def for_the_end(self) -> MemoryStore:
-        return self
-
     def has_ticket_lease(self, waiters: Hashable = None) -> bool:
         return self._has_lease
 

@@ -10,12 +10,10 @@ The queue takes no lock of Python's, since a finalizer or a signal handler may l
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import signal
 import socket
-import sys
 import threading
 from _thread import allocate_lock, start_new_thread
 from collections import deque
@@ -26,6 +24,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from lockclient.threads.at_exit import Order, calls
 from lockclient.threads.reentry import is_inside, run_outside
 
 MAX_QUEUED = 1000
@@ -64,6 +63,8 @@ class CallQueue:
 
     def flush(self, seconds: float) -> None:
         """Wait until the thread has made all earlier calls, at most for `seconds`."""
+        if self._missing and self._queue.empty():
+            return
         handled = allocate_lock()
         handled.acquire()
         self._queue.put(handled.release)
@@ -86,7 +87,6 @@ class CallQueue:
             return
         threading.current_thread().name = self._name
         signal.pthread_sigmask(signal.SIG_SETMASK, _MASK)
-        at_multiprocessing_exit(partial(self.flush, AT_EXIT_S), 0)
         while True:
             self._handle(self._queue.get())
 
@@ -154,27 +154,11 @@ def flush(seconds: float) -> None:
     shared.flush(seconds)
 
 
-def at_multiprocessing_exit(call: Callable[[], None], priority: int) -> object:
-    """Have it called as a child of `multiprocessing` ends: that knows no `atexit`.
-
-    Those of a higher priority are called first. Return what stands for it; None: there is no
-    `multiprocessing` here.
-    """
-    if (util := sys.modules.get("multiprocessing.util")) is not None:
-        with suppress(Exception):
-            return util.Finalize(None, call, exitpriority=priority)
-    return None
-
-
-def _at_exit() -> None:
-    flush(AT_EXIT_S)
-
-
 def _start_afresh() -> None:
     """After fork, in the child: what was queued is the parent's."""
     global shared
     shared = new_queue()
 
 
-atexit.register(_at_exit)
+calls[Order.LOG] = partial(flush, AT_EXIT_S)
 os.register_at_fork(after_in_child=_start_afresh)

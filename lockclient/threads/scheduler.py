@@ -32,6 +32,7 @@ from queue import Empty, SimpleQueue
 from typing import Final, Protocol
 
 from lockclient.model.clocks import monotonic
+from lockclient.threads.at_exit import arm
 from lockclient.threads.log_queue import get_logger
 from lockclient.threads.reentry import mark_thread
 
@@ -101,10 +102,6 @@ class Task:
             return RETRY_S
         self._failing = False
         return again
-
-
-at_start: list[Callable[[], object]] = []
-"""Called by the thread as it starts: once in each process that uses a store, after a fork too."""
 
 
 class Scheduler:
@@ -177,8 +174,7 @@ class Scheduler:
         mark_thread()
         threading.current_thread().name = "clustermutex-timers"
         self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SENT)
-        for call in at_start:
-            call()
+        arm()
         while True:
             self._run_due()
             # First the time, then the look at what is new: who adds does it the other way round.

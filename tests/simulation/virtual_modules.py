@@ -29,7 +29,7 @@ from lockclient.acquisition import holding
 from lockclient.model import clocks, process_identity
 from lockclient.stores.etcd import members
 from lockclient.stores.etcd.wire import rpc_methods
-from lockclient.threads import backoff, log_queue, pool, scheduler
+from lockclient.threads import at_exit, backoff, log_queue, pool, scheduler
 from tests.simulation.hub import Condition, Event, Hub, Lock, Process, Thread
 from unlocker.scheduler import Jobs
 
@@ -283,7 +283,7 @@ def _virtual(open_channel: Callable[..., Any]) -> dict[int, Any]:
         (members.clock_offsets, lambda *_: Hub.current.clock_offsets()),
         (Jobs, VirtualJobs),
         (ThreadPoolExecutor, Pool),
-        (log_queue.at_multiprocessing_exit, lambda *_: None),  # all threads end before
+        (at_exit.arm, lambda: None),  # all threads end before
     ]
     return {**found, **{id(real): virtual for real, virtual in pairs}}
 

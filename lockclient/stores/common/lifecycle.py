@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 from collections.abc import Mapping, Sequence
-from copy import copy
-from functools import partial
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -16,8 +13,7 @@ from lockclient.stores.common.background import AT_EXIT_S, Background
 from lockclient.stores.location import Location
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.requests import Request, RequestState, Unlock, Withdraw
-from lockclient.threads import scheduler
-from lockclient.threads.log_queue import at_multiprocessing_exit
+from lockclient.threads.at_exit import Order, calls
 
 CLEAN_UP_TIMEOUT_S: Final = 0.4
 """Seconds that closing waits for what is to be cleaned up."""
@@ -52,9 +48,6 @@ class OpenedStore:
     def _disconnect(self) -> None:
         """End what `_connect` has made besides, when nothing is asked any more."""
 
-    def _make_ready(self) -> None:
-        """Make now what the next request needs, as far as that is known."""
-
     def _let_go(self) -> None:
         """End, at the interpreter's own end, what must not be left to that."""
 
@@ -62,13 +55,6 @@ class OpenedStore:
         raise NotImplementedError
 
     # ------------------------------------------------------------ what all do
-
-    def for_the_end(self) -> Any:
-        """See `MutexStore.for_the_end`."""
-        twin = copy(self)
-        twin._connect()
-        twin._make_ready()
-        return twin
 
     def ask(self, request: Request, deadline: Deadline) -> Outcome:
         return self.background.run_shielded(lambda: self.send(RequestState(request), deadline))
@@ -119,19 +105,14 @@ def _start_afresh() -> None:
         store._connect()
 
 
-def _settle() -> None:
+def _at_exit() -> None:
+    """Give clean-ups a moment; then end what must end while threads still run."""
     until = Deadline.after(AT_EXIT_S)
     for store in list(_stores):
         store.settle(until.remaining())
-
-
-def _at_exit() -> None:
-    """Give what is to be cleaned up a moment; then let all stores go while threads still run."""
-    _settle()
     for store in list(_stores):
-        store._let_go()  # here: from Python 3.12 on no thread can be started any more
+        store._let_go()
 
 
 os.register_at_fork(after_in_child=_start_afresh)
-atexit.register(_at_exit)
-scheduler.at_start.append(partial(at_multiprocessing_exit, _settle, 5))  # before the log's flush
+calls[Order.CLEAN_UP] = _at_exit

@@ -86,10 +86,6 @@ class EtcdStore(EtcdListing):
         self._marks = Lease(self._channels, 2 * TOMBSTONE_TTL_S, TOMBSTONE_TTL_S)
         self._loops: dict[Hashable, AioChannels] = {}
 
-    def _make_ready(self) -> None:
-        for member in self._channels.failover.members:
-            self._channels.connection(member, TXN).stub(TXN)
-
     def _ticket_lease(self) -> Lease:
         return Lease(self._channels, TICKET_TTL_S, TICKET_TTL_S / 2, renewed=True)
 

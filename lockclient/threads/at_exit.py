@@ -1,0 +1,56 @@
+"""At exit: what this library does as a process ends, in order and once.
+
+`atexit` calls it. Forked children of `multiprocessing` run no `atexit` before Python 3.13: there a
+finalizer of `multiprocessing` calls it. No call may need a new thread: from Python 3.12 on `atexit`
+starts none.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from enum import IntEnum
+
+
+class Order(IntEnum):
+    """The order of the calls."""
+
+    LOCKS, CLEAN_UP, INSTRUMENTS, LOG = range(4)
+
+
+calls: dict[Order, Callable[[], object]] = {}
+_is_done = False
+
+
+def arm() -> None:
+    """Register the calls; for the scheduler's thread, which starts once in each process.
+
+    `atexit` calls first what was registered last: stores that the program closes are open then.
+    """
+    atexit.unregister(_run)
+    atexit.register(_run)
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:
+        sys.modules["multiprocessing.util"].Finalize(None, _run, exitpriority=0)
+
+
+def _run() -> None:
+    global _is_done
+    if not _is_done:
+        _is_done = True
+        with ExitStack() as stack:  # each is called, whatever another one raises
+            for order in sorted(calls, reverse=True):
+                stack.callback(calls[order])
+
+
+def _start_afresh() -> None:
+    """After fork, in the child."""
+    global _is_done
+    _is_done = False
+
+
+atexit.register(_run)
+os.register_at_fork(after_in_child=_start_afresh)
