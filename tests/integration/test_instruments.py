@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -36,6 +35,7 @@ from lockclient.instruments import (
 from lockclient.stores.service_protocol import ServiceStore
 from tests.support.etcd_binary import frozen
 from tests.support.locks import lose
+from tests.support.memory_store import MemoryStore
 from tests.support.processes import wait_until
 
 AnyHeld = AsyncHeldLock | HeldLock
@@ -295,8 +295,8 @@ class TestWhoItIs:
         with pytest.raises(ValueError, match="on_lost"):
             ClusterMutex("x", on_lost=function)
 
-    def test_to_say_it_leaves_the_store_as_it_is(self, settings: Settings) -> None:
-        ClusterMutex.setup(settings.url())
-        with contextlib.closing(default_store.default_store()) as store:
-            ClusterMutex.setup(owner="team-a", instruments=[])
-            assert default_store.default_store() is store
+    def test_to_say_it_leaves_the_store_as_it_is(self) -> None:
+        store = MemoryStore()
+        ClusterMutex.setup(store=store)
+        ClusterMutex.setup(owner="team-a", instruments=[])
+        assert default_store.swap_default(None) is store
