@@ -11,13 +11,13 @@ import asyncio
 import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
-from contextlib import AsyncContextDecorator, suppress
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast
 
 from lockclient.acquisition.base import BaseMutex, Named, held_by, reading, require_queue
-from lockclient.acquisition.decorated import require_coroutine_function, skipping_if_held_async
+from lockclient.acquisition.decorated import holding_async
 from lockclient.acquisition.held_lock import BaseHeldLock, OnLost
 from lockclient.acquisition.holding import Block, Holding
 from lockclient.acquisition.log_filter import TakenHere, taken_here
@@ -241,7 +241,7 @@ class AsyncHeldLock(BaseHeldLock, AsksStoreAsync):
             for_on_lost(self, partial(call_without_it, lost))()
 
 
-class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync, AsyncContextDecorator):
+class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync):
     """A distributed lock that people can see, for asyncio.
 
         async with AsyncClusterMutex("nightly-report", expected_runtime=300) as held:
@@ -264,7 +264,7 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync, AsyncContextDe
     # ------------------------------------------------------------ asyncio.Lock
 
     def acquire(
-        self, blocking: bool = True, timeout: Duration = -1
+        self, blocking: bool = True, timeout: Duration | None = -1
     ) -> Coroutine[Any, Any, AsyncHeldLock | None]:
         """Take the lock; wait for it in line unless `blocking` is False.
 
@@ -358,14 +358,13 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync, AsyncContextDe
 
     def __call__(self, function: Function) -> Function:
         """Use the mutex as a decorator: each call of the coroutine function holds the lock."""
-        require_coroutine_function(function)
-        return super().__call__(function)
+        return holding_async(self, function)  # type: ignore[no-any-return]
 
     def skip_if_held(
         self, function: Callable[Params, Coroutine[Any, Any, Result]]
     ) -> Callable[Params, Coroutine[Any, Any, Result | None]]:
         """Decorate a job; see `ClusterMutex.skip_if_held`."""
-        return skipping_if_held_async(self, function)
+        return holding_async(self, function, skip=True)  # type: ignore[no-any-return]
 
     if not TYPE_CHECKING:
 

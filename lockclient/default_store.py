@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -43,18 +43,18 @@ _default_settings: Settings | None = None
 _default_store: ServiceStore | None = None
 
 
-def describe(
+def described(
     instruments: Sequence[Instrument] | None,
     about: About | None,
     owner: str | None,
     labels: Mapping[str, str] | None,
-) -> None:
-    """Say what all locks of this process say of themselves, and who is told of them.
+) -> Callable[[], None]:
+    """Return a call that sets what all locks of this process say, and who is told of them.
 
     Args: those of `setup`; None leaves what was said before.
 
     Raises:
-        ValueError: one of them is malformed; then nothing is changed.
+        ValueError: one of them is malformed.
     """
     owner = defaults.owner if owner is None else require_text("owner", owner, 1, MAX_OWNER_BYTES)
     labels = defaults.labels if labels is None else require_labels("labels", labels)
@@ -62,14 +62,19 @@ def describe(
         require_callable("about", about)
     for instrument in instruments or ():
         require_callable("instruments", instrument)
+    observer = before = defaults.observer
     if instruments is not None or about is not None:
         from lockclient.instruments.observer import Observer  # for who has any
 
-        if (before := defaults.observer) is not None:
+        if before is not None:
             instruments = before.instruments if instruments is None else instruments
             about = about or before.said
-        defaults.observer = Observer(instruments or (), about) if instruments or about else None
-    defaults.owner, defaults.labels = owner, labels
+        observer = Observer(instruments or (), about) if instruments or about else None
+
+    def describe() -> None:
+        defaults.owner, defaults.labels, defaults.observer = owner, labels, observer
+
+    return describe
 
 
 def set_default(settings: Settings, client: Any = None, credentials: Any = None) -> None:

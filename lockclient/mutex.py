@@ -192,13 +192,13 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
 
     # ------------------------------------------------------------ threading.Lock
 
-    def acquire(self, blocking: bool = True, timeout: Duration = -1) -> HeldLock | None:
+    def acquire(self, blocking: bool = True, timeout: Duration | None = -1) -> HeldLock | None:
         """Take the lock; wait for it in line unless `blocking` is False.
 
         Args:
             blocking: False tries once and does not wait.
-            timeout: how long to wait (seconds, a `timedelta`, "5m"); -1 waits as long as the
-                constructor's `timeout` says.
+            timeout: how long to wait (seconds, a `timedelta`, "5m"); None: without limit; -1: as
+                long as the constructor's `timeout` says.
 
         Returns:
             The held lock, which means this acquisition whoever has it; None: the time was up.
@@ -273,12 +273,12 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
         """Use the mutex as a decorator: each call of `function` holds the lock.
 
         Raises:
-            TypeError: its body runs after the call has returned, as of `async def`. Where that
-                shows only at the call, the call raises it, and the coroutine is closed.
+            TypeError: its work would be done after the call: `async def`, a generator, an awaitable
+                or a task as its result. Where that shows only at the call, the call raises it.
         """
         from lockclient.acquisition.decorated import holding  # which few want
 
-        return holding(self, function)
+        return holding(self, function)  # type: ignore[no-any-return]
 
     def skip_if_held(self, function: Callable[Params, Result]) -> Callable[Params, Result | None]:
         """Decorate a job: where somebody has the lock, a call does nothing and returns None.
@@ -291,9 +291,9 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
         Raises:
             TypeError: as of the mutex as a decorator.
         """
-        from lockclient.acquisition.decorated import skipping_if_held
+        from lockclient.acquisition.decorated import holding
 
-        return skipping_if_held(self, function)
+        return holding(self, function, skip=True)  # type: ignore[no-any-return]
 
     if not TYPE_CHECKING:
 

@@ -162,21 +162,22 @@ class BaseMutex(Generic[Held]):
         says nothing of where the locks live leaves that as it is.
 
         Raises:
-            ValueError: a value is malformed, or a setting is unknown.
+            ValueError: a value is malformed, or a setting is unknown; then nothing is changed.
         """
-        default_store.describe(instruments, about, owner, labels)
+        describe = default_store.described(instruments, about, owner, labels)
         if store is not None:
             if settings or not all(it is None for it in (url, endpoints, client, credentials)):
                 raise ValueError("Give the store, or where it is, not both.")
             default_store.swap_default(_require_store(store))
+            describe()
             return
         if client is not None and (url is not None or endpoints is not None):
             raise ValueError("Give the client, or where the members are, not both.")
         told = (instruments, about, owner, labels) != (None,) * 4
-        if told and not settings and (url, endpoints, client, credentials) == (None,) * 4:
-            return
-        made = made_of(url, endpoints, settings, with_client=client is not None)
-        default_store.set_default(made, client, credentials)
+        if not told or settings or (url, endpoints, client, credentials) != (None,) * 4:
+            made = made_of(url, endpoints, settings, with_client=client is not None)
+            default_store.set_default(made, client, credentials)
+        describe()
 
     # ------------------------------------------------------------ of the caller's own held lock
 
@@ -223,20 +224,23 @@ class BaseMutex(Generic[Held]):
 
     # ------------------------------------------------------------ inside
 
-    def _limit(self, blocking: bool, timeout: Duration) -> float:
+    def _limit(self, blocking: bool, timeout: Duration | None) -> float:
         """Return how many seconds to wait, 0: not at all; the arguments are `threading.Lock`'s."""
-        if isinstance(timeout, str | timedelta):
-            timeout = to_seconds("timeout", timeout)
         if not blocking and timeout != -1:
             raise ValueError("can't specify a timeout for a non-blocking call")
-        if not (timeout >= 0 or timeout == -1):  # not a number, too
+        if not blocking:
+            return 0.0
+        if timeout == -1:  # of a number only: a computed `timedelta` may have run out
+            timeout = self._timeout
+        if timeout is None:
+            return math.inf
+        if isinstance(timeout, str | timedelta):
+            timeout = to_seconds("timeout", timeout)
+        if not timeout >= 0:  # not a number, too
             raise ValueError("timeout value must be a non-negative number")
         if timeout > threading.TIMEOUT_MAX:
             raise OverflowError("timeout value is too large")
-        limit = self._timeout if timeout == -1 else timeout
-        if not blocking:
-            return 0.0
-        return math.inf if limit is None else limit
+        return timeout
 
     def _attempt(
         self,

@@ -1,105 +1,94 @@
-"""Functions that hold a lock while they run: which can, and jobs that are skipped."""
+"""Functions that hold a lock while they run, and jobs that are skipped where it is held."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import AbstractContextManager
 from functools import wraps
-from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, NoReturn, TypeVar
 
 from lockclient.acquisition.base import BaseMutex, log
 from lockclient.errors import LockTimeout
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
 
-def require_coroutine_function(function: object) -> None:
-    """Raise `TypeError` for what is not `async def`."""
-    if not inspect.iscoroutinefunction(function):
-        raise TypeError(f"{function!r} is no `async def` function: use ClusterMutex for it.")
+def holding(mutex: BaseMutex[Any], function: Any, *, skip: bool = False) -> Any:
+    """Return a function that holds the lock; with `skip` it returns None where that is held."""
+    if any(inspect.iscoroutinefunction(part) for part in _parts(function)):
+        _refuse(function)
+    entered: Any = _trying_once(mutex) if skip else mutex
 
-
-def holding(mutex: AbstractContextManager[object], function: Function) -> Function:
-    """See `ClusterMutex.__call__`."""
-    _require_function(function)
-
+    @wraps(function)
     def call(*args: Any, **how: Any) -> Any:
-        with mutex:
-            return _called(function, args, how)
-
-    return cast(Function, wraps(function)(call))
-
-
-def skipping_if_held(
-    mutex: BaseMutex[Any], function: Callable[Params, Result]
-) -> Callable[Params, Result | None]:
-    """See `ClusterMutex.skip_if_held`."""
-    _require_function(function)
-    once = _trying_once(mutex)
-
-    @wraps(function)
-    def call(*args: Params.args, **how: Params.kwargs) -> Result | None:
-        with _Job(function, mutex.name) as job, once:
-            job.runs()
-            return _called(function, args, how)
+        runs = False
+        try:
+            with entered:
+                runs = True
+                _log_run(function, mutex.name, skip)
+                return _finished(function, function(*args, **how))
+        except LockTimeout as error:
+            if runs or not skip:
+                raise
+            _log_skip(function, mutex.name, error)
         return None
 
     return call
 
 
-def skipping_if_held_async(
-    mutex: BaseMutex[Any], function: Callable[Params, Coroutine[Any, Any, Result]]
-) -> Callable[Params, Coroutine[Any, Any, Result | None]]:
-    """See `ClusterMutex.skip_if_held`."""
-    require_coroutine_function(function)
-    once = _trying_once(mutex)
+def holding_async(mutex: BaseMutex[Any], function: Any, *, skip: bool = False) -> Any:
+    """Return a coroutine function that holds the lock, see `holding`."""
+    if not any(inspect.iscoroutinefunction(part) for part in _parts(function)):
+        raise TypeError(f"{function!r} is no `async def` function: use ClusterMutex for it.")
+    entered: Any = _trying_once(mutex) if skip else mutex
 
     @wraps(function)
-    async def call(*args: Params.args, **how: Params.kwargs) -> Result | None:
-        with _Job(function, mutex.name) as job:
-            async with once:
-                job.runs()
-                return await function(*args, **how)
+    async def call(*args: Any, **how: Any) -> Any:
+        runs = False
+        try:
+            async with entered:
+                runs = True
+                _log_run(function, mutex.name, skip)
+                return _finished(function, await function(*args, **how))
+        except LockTimeout as error:
+            if runs or not skip:
+                raise
+            _log_skip(function, mutex.name, error)
         return None
 
     return call
 
 
-def _require_function(function: Callable[..., object]) -> None:
-    if any(_runs_later(part) for part in (function, inspect.unwrap(function))):
-        raise _unprotected(function)
+def _parts(function: Any) -> tuple[Any, ...]:
+    """Return what shows a function's kind; raise `TypeError` for methods' marks and generators."""
+    if isinstance(function, classmethod | staticmethod) or not callable(function):
+        raise TypeError(
+            f"{function!r} is no function: write the mutex below `@classmethod` and the like."
+        )
+    parts = function, inspect.unwrap(function), type(function).__call__
+    for runs_later in inspect.isgeneratorfunction, inspect.isasyncgenfunction:
+        if any(runs_later(part) for part in parts):
+            _refuse(function)
+    return parts
 
 
-def _runs_later(function: Any) -> bool:
-    """Tell whether the body of a function runs after its call has returned, as far as it shows."""
-    kinds = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
-    called = type(function).__call__
-    return any(kind(part) for kind in kinds for part in (function, called))
-
-
-def _unprotected(function: object) -> TypeError:
-    return TypeError(
-        f"{function!r} runs after its call has returned, when the lock would be released already: "
-        "use `with` inside it, or AsyncClusterMutex for `async def`."
-    )
-
-
-def _called(
-    function: Callable[..., Result], args: tuple[Any, ...], how: Mapping[str, Any]
-) -> Result:
-    result = function(*args, **how)
-    if inspect.iscoroutine(result):
-        result.close()
-        raise _unprotected(function)
+def _finished(function: object, result: Result) -> Result:
+    """Return the result of a call, unless the function's work would be done after the release."""
+    if inspect.isgenerator(result) or inspect.isasyncgen(result) or inspect.isawaitable(result):
+        for end in "close", "cancel":  # a coroutine, a task
+            getattr(result, end, lambda: None)()
+        _refuse(function)
     return result
 
 
+def _refuse(function: object) -> NoReturn:
+    raise TypeError(
+        f"{function!r} runs after its call has returned, when the lock would be released already: "
+        "use `with` inside it, or AsyncClusterMutex for `async def` without `yield`."
+    )
+
+
 def _trying_once(mutex: BaseMutex[Any]) -> Any:
-    """Return a twin that knows of the same acquisitions, and waits for nothing.
+    """Return a twin with the same acquisitions and no wait.
 
     So a job takes its lock by `with`: an interrupt between `acquire()` and that would leave it.
     """
@@ -108,33 +97,14 @@ def _trying_once(mutex: BaseMutex[Any]) -> Any:
     return twin
 
 
-class _Job:
-    """A call that runs, or is skipped where its lock is held; the log says which."""
+def _log_run(function: object, lock: str, skip: bool) -> None:
+    if skip:
+        log.info("Running %s with the lock %r.", _name(function), lock, extra={"lock": lock})
 
-    def __init__(self, function: Callable[..., object], lock: str) -> None:
-        self._name = getattr(function, "__qualname__", None) or repr(function)
-        self._lock = lock
-        self._runs = False
 
-    def __enter__(self) -> _Job:
-        return self
+def _log_skip(function: object, lock: str, error: LockTimeout) -> None:
+    log.info("Skipping %s: %s", _name(function), error, extra={"lock": lock})
 
-    def runs(self) -> None:
-        """Say that it has the lock: from here on all that is raised is its own."""
-        self._runs = True
-        log.info("Running %s with the lock %r.", self._name, self._lock, extra=self._extra)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> bool:
-        if self._runs or not isinstance(error, LockTimeout):
-            return False
-        log.info("Skipping %s: %s", self._name, error, extra=self._extra)
-        return True
-
-    @property
-    def _extra(self) -> dict[str, str]:
-        return {"lock": self._lock}
+def _name(function: object) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)

@@ -300,19 +300,55 @@ def unprotected() -> Callable[[], Any]:
     return lambda: body()
 
 
+def generator() -> Iterator[None]:
+    yield
+
+
+async def asynchronous() -> AsyncIterator[None]:
+    yield
+
+
+class Awaitable:
+    def __await__(self) -> Iterator[None]:
+        return iter(())
+
+
 class TestDecorator:
+    @pytest.mark.parametrize("function", [generator, asynchronous, unprotected(), Awaitable])
+    def test_a_result_whose_work_comes_later_is_refused(
+        self, store: MemoryStore, function: Callable[[], Any]
+    ) -> None:
+        """By tasks, too, and where a job may be skipped."""
+        mutex, tasks = ClusterMutex(NAME, store=store), AsyncClusterMutex(NAME, store=store)
+
+        async def returns() -> Any:
+            return function()
+
+        for decorate in (mutex, mutex.skip_if_held):
+            with pytest.raises(TypeError, match="runs after its call"):
+                decorate(lambda: function())()
+        for decorate_async in (tasks, tasks.skip_if_held):
+            with pytest.raises(TypeError, match="runs after its call"):
+                asyncio.run(decorate_async(returns)())
+        assert taken(store) is None
+
+    def test_marks_of_methods_and_asynchronous_generators_are_named(
+        self, store: MemoryStore
+    ) -> None:
+        mutex: Any
+        for mutex in (ClusterMutex(NAME, store=store), AsyncClusterMutex(NAME, store=store)):
+            for decorate in (mutex, mutex.skip_if_held):
+                with pytest.raises(TypeError, match="below `@classmethod`"):
+                    decorate(classmethod(lambda _: None))
+                with pytest.raises(TypeError, match="runs after its call"):
+                    decorate(asynchronous)
+
     def test_what_runs_after_its_call_is_refused(self, store: MemoryStore) -> None:
         """When decorating where that can be seen, else at the call."""
         mutex = ClusterMutex(NAME, store=store)
 
         async def coroutine() -> None:
             pytest.fail("it must not run")
-
-        def generator() -> Iterator[None]:
-            yield
-
-        async def asynchronous() -> AsyncIterator[None]:
-            yield
 
         for function in (Later(), coroutine, generator, asynchronous):
             with pytest.raises(TypeError, match="use `with` inside it"):
@@ -331,6 +367,21 @@ class TestDecorator:
 
         with pytest.raises(LockLost):
             work()
+
+
+def test_time_that_has_run_out_is_no_wait_without_limit(store: MemoryStore) -> None:
+    """-1 is the constructor's `timeout`; None waits for ever."""
+    mutex = ClusterMutex(NAME, store=store, timeout=0)
+    with pytest.raises(ValueError, match="non-negative"):
+        mutex.acquire(timeout=timedelta(seconds=-1))
+    with mutex, ThreadPoolExecutor(1) as pool:
+        assert mutex.acquire() is None
+        waiting = pool.submit(mutex.acquire, timeout=None)
+        wait_until(lambda: len(mutex.waiters()) == 1, what="a waiter")
+        mutex.release()
+        held = waiting.result(60)
+    assert held is not None
+    held.release()
 
 
 def test_common_mistakes_say_what_to_use(store: MemoryStore) -> None:

@@ -49,7 +49,9 @@ class TestFixture:
         with ClusterMutex("x"):
             assert clustermutex.held() == ["x"]
         with pytest.raises(ValueError, match="must begin with etcd"):
-            ClusterMutex.setup("nonsense://x")
+            ClusterMutex.setup("nonsense://x", owner="nobody")
+        with ClusterMutex("x") as held:
+            assert held.record.owner is None  # a setup that raises changes nothing
 
     @pytest.mark.parametrize("again", [1, 2])
     def test_nothing_is_left_over(self, clustermutex: MemoryLocks, again: int) -> None:
