@@ -226,7 +226,7 @@ class AsyncHeldLock(BaseHeldLock, AsksStoreAsync):
         def call() -> None:
             result = on_lost(lost)
             if inspect.iscoroutine(result):
-                task = self._loop.create_task(result)
+                task = self._loop.create_task(self._logged(result))
                 _running.add(task)
                 task.add_done_callback(_running.discard)
 
@@ -239,6 +239,13 @@ class AsyncHeldLock(BaseHeldLock, AsksStoreAsync):
             self._loop.call_soon_threadsafe(for_on_lost(self, call))
         except RuntimeError:
             for_on_lost(self, partial(call_without_it, lost))()
+
+    async def _logged(self, work: Coroutine[Any, Any, object]) -> None:
+        try:
+            await work
+        except Exception:
+            self._log_failed_call()
+            raise
 
 
 class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync):

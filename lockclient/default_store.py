@@ -38,7 +38,7 @@ class Defaults:
 
 
 defaults = Defaults()
-_default_lock = threading.Lock()
+_default_lock = threading.RLock()
 _default_settings: Settings | None = None
 _default_store: ServiceStore | None = None
 
@@ -112,7 +112,9 @@ def default_store() -> ServiceStore:
     if store is None:
         with _default_lock:
             if _default_store is None:
-                _default_store = open_store(_default_settings or Settings.load())
+                opened = open_store(_default_settings or Settings.load())
+                # A signal handler in this thread may have opened one meanwhile.
+                _default_store = _default_store or opened
             store = _default_store
     return store
 
@@ -120,7 +122,7 @@ def default_store() -> ServiceStore:
 def _start_afresh() -> None:
     """After fork, in the child: another thread may have held the lock."""
     global _default_lock
-    _default_lock = threading.Lock()
+    _default_lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_start_afresh)

@@ -167,6 +167,11 @@ class BaseHeldLock:
     def _call(self, on_lost: OnLost, lost: LockLost) -> None:
         raise NotImplementedError
 
+    def _log_failed_call(self) -> None:
+        """Log the error that is handled."""
+        text = "on_lost of the lock %r failed."
+        log.error(text, self.name, exc_info=True, extra=naming(self))  # noqa: LOG014
+
     # ------------------------------------------------------------ as a context manager
 
     def _enter(self, statement: Any) -> None:

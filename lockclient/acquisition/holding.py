@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from contextlib import suppress
 from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -229,7 +230,8 @@ class Holding:
             self._pushing = False
 
     def _watch_from(self, revision: int) -> None:
-        self._watch = self.store.watch(WatchTarget(self.acquisition.name), revision, self._observed)
+        observed = partial(self._observed, {"gap": True})
+        self._watch = self.store.watch(WatchTarget(self.acquisition.name), revision, observed)
         if self._task.cancelled:  # released in the meantime: nobody else would close it
             self._watch.close()
 
@@ -243,11 +245,14 @@ class Holding:
             pause = min(pause, self._keepalive)
         return max(pause, 0.01) if pause < math.inf else 3600.0
 
-    def _observed(self, event: WatchEvent) -> None:
-        """Called by the watch's thread: take note here, ask for details in the background."""
+    def _observed(self, first: dict[str, bool], event: WatchEvent) -> None:
+        """Called by the watch's threads: take note here, ask for details in the background.
+
+        A watch of two streams may pass on two gaps: the first one's read begins a new watch.
+        """
         if not event.gap:
             self.acquisition.observed(event)
-        if event.gap or self.acquisition.loss is not None:
+        if first.pop("gap", False) if event.gap else self.acquisition.loss is not None:
             self.store.background.pushes.submit(self.look)
 
     def look(self) -> None:
@@ -301,7 +306,8 @@ class Holding:
             log_queue.flush(LOG_FLUSH_S)
         finally:
             if held is not None:
-                held._tell_loss(lost)
+                with suppress(Exception):  # logged where it was called
+                    held._tell_loss(lost)
 
     def stop_pushing(self) -> None:
         """Push no more from the background."""

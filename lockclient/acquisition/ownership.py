@@ -145,8 +145,17 @@ _lost: ContextVar[BaseHeldLock | None] = ContextVar("clustermutex_lost", default
 def for_on_lost(held: BaseHeldLock, call: Callable[[], object]) -> Callable[[], Any]:
     """Return `call` for a context in which calls on the mutex mean this lost acquisition.
 
-    They can't mean the next holder's. What is acquired in there is the callback's own.
+    They can't mean the next holder's. What is acquired in there is the callback's own. An error of
+    the call is logged with the lock's name, and raised.
     """
+
+    def logged() -> None:
+        try:
+            call()
+        except Exception:
+            held._log_failed_call()
+            raise
+
     context = copy_context()
     context.run(_lost.set, held)
-    return partial(context.run, run_outside, call)
+    return partial(context.run, run_outside, logged)

@@ -90,3 +90,34 @@ def test_a_url_leads_to_it(tmp_path: Path, installed: dict[str, str]) -> None:
 def test_a_store_that_can_t_be_had_is_named(store: str, text: str) -> None:
     with pytest.raises(ValueError, match=re.escape(text)):
         named(store)().__enter__()
+
+
+INTERRUPTED = """
+import signal, sqlite_locks
+from lockclient import ClusterMutex
+
+opened, really_open = [], sqlite_locks.open_store
+
+def open_interrupted(url):
+    if not opened:
+        opened.append(True)
+        signal.raise_signal(signal.SIGUSR1)
+    return really_open(url)
+
+def handle(*_):
+    with ClusterMutex("of-the-handler"):
+        print("handled")
+
+sqlite_locks.open_store = open_interrupted
+signal.signal(signal.SIGUSR1, handle)
+with ClusterMutex("x"):
+    print("held")
+"""
+
+
+def test_the_handler_of_a_signal_may_use_the_default_store_while_it_opens(
+    tmp_path: Path, installed: dict[str, str]
+) -> None:
+    env = {**installed, "CLUSTERMUTEX_URL": f"sqlite://{tmp_path}/locks.db"}
+    done = run_to_end(sys.executable, "-c", INTERRUPTED, env=env, timeout=20)
+    assert done.stdout == "handled\nheld\n", done.stderr

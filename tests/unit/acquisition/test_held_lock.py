@@ -412,3 +412,40 @@ def test_there_are_no_copies(
     """A copy of a held one would hold the same lock; it says what to do instead."""
     with pytest.raises(TypeError, match="make another one with the same name, 'x'"):
         how(kind(NAME, store=store))
+
+
+@pytest.mark.parametrize("kind", ["thread", "callback", "coroutine"])
+def test_an_on_lost_that_fails_is_logged_with_the_lock_s_name(
+    kind: str, store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(_: LockLost) -> None:
+        raise RuntimeError("a bug")
+
+    async def fails_later(lost: LockLost) -> None:
+        fails(lost)
+
+    async def main() -> None:
+        on_lost: Any = fails if kind == "callback" else fails_later
+        held = await AsyncClusterMutex(NAME, store=store, on_lost=on_lost).acquire()
+        assert held is not None
+        store.model.remove_holder(NAME)
+        with pytest.raises(LockLost):
+            await held.alive(force=True)
+        await asyncio.sleep(0.5)
+
+    if kind == "thread":
+        held = ClusterMutex(NAME, store=store, on_lost=fails).acquire()
+        assert held is not None
+        store.model.remove_holder(NAME)
+        with pytest.raises(LockLost):
+            held.alive(force=True)
+    else:
+        asyncio.run(main())
+
+    def logged() -> list[logging.LogRecord]:
+        return [record for record in caplog.records if "on_lost of" in record.getMessage()]
+
+    wait_until(logged, what="the record")
+    (record,) = logged()
+    assert vars(record)["lock"] == NAME
+    assert record.exc_info is not None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from lockclient import ClusterMutex, LockLost, StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.outcomes import Outcome
+from lockclient.stores.protocol import WatchEvent, WatchTarget
 from lockclient.stores.requests import Push, Request
 from tests.support.memory_store import MemoryStore
 from tests.support.processes import wait_until
@@ -71,3 +74,31 @@ def test_no_quiet_time_reaches_beyond_the_deadline() -> None:
     except LockLost:
         return
     pytest.fail("it says that all is well after its deadline")
+
+
+class GapsStore(MemoryStore):
+    """Its watches, begun slowly, can be told of gaps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notifiers: list[Callable[[WatchEvent], None]] = []
+
+    def watch(
+        self, target: WatchTarget, revision: int, notify: Callable[[WatchEvent], None]
+    ) -> Any:
+        time.sleep(0.2)
+        self.notifiers.append(notify)
+        return super().watch(target, revision, notify)
+
+
+def test_two_gaps_of_a_watch_leave_no_watch_behind() -> None:
+    """Both of its streams may miss changes."""
+    store = GapsStore()
+    with ClusterMutex("x", store=store):
+        wait_until(lambda: store.watching() == 1, what="the watch")
+        for _ in range(2):
+            store.notifiers[0](WatchEvent(0, gap=True))
+        wait_until(lambda: len(store.notifiers) > 1, what="the new watch")
+        time.sleep(0.5)
+        assert store.watching() == 1
+    assert store.watching() == 0
