@@ -1,6 +1,10 @@
 """ClusterMutex: distributed locks that people can see and trust."""
 
+import os
 from typing import TYPE_CHECKING, Any
+
+if not hasattr(os, "fork"):
+    raise ImportError("ClusterMutex needs Linux, or another system with fork: this one has none.")
 
 from lockclient.default_store import open_store
 from lockclient.errors import (

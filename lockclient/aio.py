@@ -47,6 +47,16 @@ def _this_task() -> tuple[str, str]:
     return thread, actor if task is None else task_actor(task)
 
 
+def _running_loop() -> asyncio.AbstractEventLoop:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise RuntimeError(
+            "AsyncClusterMutex is for asyncio, which runs no event loop here: elsewhere, as in "
+            "trio, use ClusterMutex in a thread."
+        ) from None
+
+
 class LoopInbox:
     """Where events arrive from any thread, for one task of the running event loop."""
 
@@ -287,7 +297,7 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync):
         self, limit: float, here: TakenHere, backtrace: str | None, *, block: Block
     ) -> AsyncHeldLock | None:
         now = Now.read()
-        loop = asyncio.get_running_loop()
+        loop = _running_loop()
         attempt = self._attempt(limit > 0, now, LoopInbox, loop, backtrace)
         if scheduler.shared.missing:  # nobody would push, nor tell of a loss
             attempt.store.background.ready()

@@ -168,8 +168,9 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
             more than `expected_runtime`; None: never; "auto": three times `expected_runtime`.
         reason: what the lock is used for, for the people who see it.
         identity: a name for this worker: when it crashed and comes back with the same identity, it
-            takes its own lock over at once. Two live processes on different machines must not
-            share one: each would take the lock from the other.
+            takes its own lock over at once. Two live processes on different machines, or in
+            different containers (pid namespaces) of one, must not share one: each would take the
+            lock from the other.
         keepalive: push from the background instead of by `alive()`. A worker that hangs then looks
             alive for ever; or for as long as is said here by a duration.
         max_hold: how long the lock is held at most, however often it is pushed: beyond that people

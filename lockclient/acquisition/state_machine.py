@@ -354,7 +354,8 @@ class Acquisition:
                 return self._look(now) if self._ticket_revision else self._get_in_line(now)
             return Busy(None if previous is None else previous.uuid)
         log.warning(
-            "Taking %r over from %s: the identity is the same.",
+            "Taking %r over from %s: the identity is the same. Live processes on different "
+            "machines or in different containers must not share one.",
             *_named(previous),
             extra=naming(self),
         )
@@ -497,7 +498,7 @@ class Acquisition:
         """Take note of what stands in the store for the lock."""
         uuid = None if seen.holder is None else seen.holder.uuid
         if not self._releasing and uuid != self.uuid:
-            self._lose_to(uuid, seen.removal)
+            self._lose_to(uuid, seen.removal, seen.holder)
 
     def put_off(self, monotonic: float) -> None:
         """A push was not answered: no hot loop shall wait for another one until then.
@@ -529,10 +530,13 @@ class Acquisition:
         if not (outcome.resent and outcome.removal is None):
             self._lose_to(outcome.holder, outcome.removal)
 
-    def _lose_to(self, uuid: str | None, removal: Removal | None) -> None:
+    def _lose_to(
+        self, uuid: str | None, removal: Removal | None, holder: Holder | None = None
+    ) -> None:
         name = self.name
         how = f" ({removal.describe()})" if removal else ""
-        now_held = f" It is now held by {uuid}." if uuid else ""
+        heir = f"{holder.describe()} ({uuid})" if holder else uuid
+        now_held = f" It is now held by {heir}." if uuid else ""
         self._lose(
             f"The lock {name!r} was removed from this holder{how}.{now_held} "
             "Stop the work that it protects.",

@@ -265,7 +265,8 @@ def run(
     are, and the signals that are sent to clustermutex. After SIGTERM, SIGINT or SIGQUIT the lock is
     held until COMMAND and the rest of its process group have ended; that rest gets SIGKILL when
     --grace has passed since COMMAND's end. A process outside of the group (setsid) is not waited
-    for, and goes on without the lock.
+    for, and goes on without the lock. SIGKILL and SIGABRT end clustermutex alone: COMMAND goes on,
+    and the lock stays until its auto-unlock.
 
     COMMAND's exit status is passed on, 128 + n if signal n killed it. Statuses of our own come with
     a line on stderr: 69 the store does not answer, or NAME can't be a lock's name, 75 somebody else

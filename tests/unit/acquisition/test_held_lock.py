@@ -7,6 +7,8 @@ import copy
 import gc
 import logging
 import pickle
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -393,8 +395,16 @@ def test_common_mistakes_say_what_to_use(store: MemoryStore) -> None:
         asyncio.run(wrong())
     with pytest.raises(TypeError, match="use ClusterMutex for `with`"), AsyncClusterMutex(NAME):  # type: ignore[attr-defined]
         pytest.fail("it is for tasks")
+    with pytest.raises(RuntimeError, match="is for asyncio"):  # trio's loop, say
+        AsyncClusterMutex(NAME, store=store).acquire().send(None)
     with pytest.raises(TypeError, match=r"^ClusterMutex\.__init__\(\) got an unexpected"):
         ClusterMutex(NAME, timout=3)  # type: ignore[call-arg]
+
+
+def test_an_import_without_fork_names_linux() -> None:
+    program = "import os; del os.fork, os.register_at_fork; import lockclient"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "ImportError: ClusterMutex needs Linux" in done.stderr
 
 
 def test_keepalive_may_be_limited(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:

@@ -308,6 +308,14 @@ class TestIdentity:
         assert isinstance(acquisition.begin(START), Take)
         assert steps(acquisition, Refused("dead", 4)) == Read("x")
 
+    def test_the_log_names_containers(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Nothing proves that a process of another pid namespace runs."""
+        acquisition = begun(identity="worker")
+        steps(acquisition, Refused("dead", 4))
+        previous = Holder("x", "dead", identity="worker")
+        assert isinstance(steps(acquisition, ReadResult(previous, (), None, 4)), Reclaim)
+        assert "in different containers" in caplog.text
+
     @pytest.mark.parametrize(
         "previous",
         [
@@ -418,6 +426,11 @@ class TestHoldingIt:
         assert "force-unlock by ann at 1970-01-01 01:40:00 UTC: web-1 burnt down." in str(loss)
         assert "now held by next" in str(loss)
         assert "Stop the work that it protects." in str(loss)
+
+    def test_a_loss_names_the_next_holders_process_where_it_was_read(self) -> None:
+        acquisition = held()
+        acquisition.saw(ReadResult(Holder("x", "next", hostname="web-2", pid=7), (), None, 9))
+        assert "now held by web-2, pid 7" in str(acquisition.loss)
 
     @pytest.mark.parametrize("event", [WatchEvent(9), WatchEvent(9, "other")])
     def test_the_watch_tells(self, event: WatchEvent) -> None:
