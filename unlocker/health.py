@@ -109,7 +109,6 @@ class Health:
 
     def gauges(self) -> Iterator[Metric]:
         """Yield the gauges of the store and of the watch on it."""
-        restored = self.table.restored()
         yield GaugeMetricFamily(
             "clustermutex_unlocker_store_up",
             "Whether the store is reachable (1) or not (0).",
@@ -117,8 +116,8 @@ class Health:
         )
         yield GaugeMetricFamily(
             "clustermutex_store_restored_timestamp_seconds",
-            "When a restore of the store from a backup was last reported or detected; 0 is never.",
-            restored.time if restored else 0,
+            "When a restore of the store from a backup was last detected; 0 is never.",
+            self.table.restored_at,
         )
         if self.has_fresh_view():
             yield GaugeMetricFamily(
@@ -151,7 +150,7 @@ class Health:
 
     def is_current(self) -> bool:
         """Tell whether what is known of locks may be acted on."""
-        return self.is_reachable() and not self.freshness.stale()
+        return self.is_reachable() and not self.freshness.stale() and self.table.is_proven()
 
     def has_fresh_view(self) -> bool:
         """Tell whether the locks in memory are recent enough for gauges about them.

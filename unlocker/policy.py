@@ -12,8 +12,9 @@ of that takes a quarter of the poll's interval longer (`Table.known_until`). Nob
 what a former unlocker saw: who starts all unlockers anew more often than every D keeps such a lock
 for ever, which `Deadlines.carried_over` counts and an alert tells. While the store is away or we
 are stopped, nothing is removed; what came due meanwhile is within 2 S + R of the end of that,
-because one look is left out for the news to come first. More than `--max-removals` in a minute wait
-for their turn: see `rate_limit`.
+because one look is left out for the news to come first. After ten seconds of that all locks are
+found (`lockclient.overview.table`). More than `--max-removals` in a minute wait for their turn: see
+`rate_limit`.
 
 An alert only calls people, so there a wall clock is believed if it agreed with the members' at a
 check made after the lock was seen, and of the two the one that is behind. A lock that was found is

@@ -44,7 +44,6 @@ from itertools import islice
 from lockclient.errors import ClusterMutexError, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now
 from lockclient.model.removal import removed_at
-from lockclient.model.restore_marker import Restored
 from lockclient.model.retention import RECORD_RETENTION_S
 from lockclient.overview.table import Table
 from lockclient.stores.service_protocol import Change, Kind, ServiceStore
@@ -108,7 +107,7 @@ class RecordCleanup:
     ending: threading.Event
     read_clocks: Callable[[], Now] = Now.read
     _ages: RevisionAges = field(default_factory=RevisionAges)
-    _restored: Restored | None = None
+    _restarts = 0
     _budget: Deadline = field(default_factory=lambda: Deadline.after(_STEP_BUDGET_S))
     _to_delete: deque[Change] = field(default_factory=deque)
     _next_scan_at = 0.0
@@ -133,9 +132,9 @@ class RecordCleanup:
     def _run(self, clocks: Now) -> None:
         now = clocks.monotonic
         self._budget = Deadline.after(_STEP_BUDGET_S)
-        if self._restored is not (restored := self.table.restored()):
+        if self._restarts != (restarts := self.table.restarts):
             # Revisions may have gone back, and grown past the last note since.
-            self._ages, self._restored = RevisionAges(), restored
+            self._ages, self._restarts = RevisionAges(), restarts
         self._ages.note(now, self.table.revision)
         settled = self._ages.written_before(now - MIN_RECORD_AGE_S)
         if settled and not self._to_delete and now >= self._next_scan_at:

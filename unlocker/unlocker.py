@@ -59,6 +59,8 @@ _CLOCK_TIMEOUT_S = 2.0
 _UNCOMPARED_S = 15.0
 """Seconds in which no member tells its time, though the store answers, before that is reported."""
 _FOUR_KEYS = "Locks with four plain keys are alerted on later, and not auto-unlocked."
+_PROOF_S = 10.0
+"""Seconds without a heartbeat, of any unlocker, by the watch: see `Table`."""
 _MIN_TTL_S = 10.0
 """Seconds that a heartbeat lasts at least: two may be missed, also by who polls."""
 _RIGHTS_TIMEOUT_S = 1.0
@@ -105,6 +107,7 @@ class Unlocker:
         self._table = table = Table(
             store,
             removals=MAX_LISTED,
+            proof=_PROOF_S if store.can.watch else inf,
             on_change=self._on_change,
             on_removal=self._on_removal,
         )

@@ -14,8 +14,8 @@ is in it: not the holder's, not ours, not the store's.
   compares: such a push always wins.
 - That holds for pushes that the store keeps. A restore from a backup loses some: a stamp may then
   stand at a revision again that we saw long ago, before a push which is lost, and look unchanged.
-  So from the moment at which we hear of a restore, all locks are found (`table`, `restore_marker`).
-  They are found, too, when changes were compacted before we read them: so a restore may look.
+  So all locks are found anew from each moment at which a restore may lie behind us: see
+  `lockclient.overview.table`.
 Our monotonic clock goes on while we are stopped, and while the machine is suspended where it has
 such a clock: then locks look due on waking, and the revision tells.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from operator import itemgetter
@@ -13,7 +12,6 @@ from lockclient.model.clocks import monotonic
 from lockclient.model.holder import STAMPS, SUBKEYS, Found, Holder
 from lockclient.model.listed_texts import listed
 from lockclient.model.removal import Removal, removed_at
-from lockclient.model.restore_marker import Restored
 from lockclient.stores.service_protocol import Batch, Change
 
 _STAMPING = frozenset({"uuid", "about", *STAMPS})
@@ -135,7 +133,6 @@ class Reading:
         self.recorded = 0
         self.went_back = False
         """A lock stands at an earlier revision than before."""
-        self.said: Restored | None = None
         self.revision = self.term = 0
         self.known_at = -math.inf
         self._found = found
@@ -168,8 +165,6 @@ class Reading:
                     self.unlockers[name] = announcement_text(value or b"")
             elif kind == "removed":
                 self._add_removal(change)
-            elif kind == "restored" and value is not None:
-                self.said = Restored.read(value, revision, time.time())
 
     def pending(self) -> list[RecordedRemoval]:
         if self._found:

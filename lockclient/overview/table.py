@@ -2,7 +2,15 @@
 
 A thread of its own applies what the watch brings; readers take copies under a lock, rows never
 change once made. After a resync unchanged rows stay what they are, so that an unlocker counts on.
-After a watch that missed changes, and in a restored store, all rows count from the new reading on.
+
+A restore from a backup loses pushes: a row from before such a push looks unchanged afterwards, its
+revisions included. So each sign of a restore restarts all counts, as if all locks were found then:
+- a watch that ended by compaction (`Batch.missed`);
+- a revision, of the store or of one lock, that went back; only a restore does that;
+- a raft term that went back: a restored cluster begins its terms anew. (Terms are taken from
+  answers that went through the leader: those of a member that was late may be older.);
+- `proof` seconds without a change by the watch, stops of this process included. The caller sees to
+  it that something is written more often. So a restore that takes longer is never missed.
 """
 
 from __future__ import annotations
@@ -19,7 +27,6 @@ from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.holder import Found
 from lockclient.model.removal import Removal
-from lockclient.model.restore_marker import Restored
 from lockclient.overview.bounded_queue import BoundedQueue
 from lockclient.overview.rows import (
     MAX_UNLOCKERS,
@@ -59,6 +66,7 @@ class Table:
     Args:
         store: stays the caller's to close.
         removals: how many of the newest removals to keep, their backtraces aside.
+        proof: see above; without it counts go on after any silence.
         on_change: called in the table's thread with each step's transitions.
         on_removal: called there before it with each step's new removals, once each, in the order of
             revisions, and whether the first reading found them (then at most a thousand).
@@ -69,6 +77,7 @@ class Table:
         store: ServiceStore,
         *,
         removals: int = 0,
+        proof: float = math.inf,
         on_change: ChangeListener | None = None,
         on_removal: RemovalListener | None = None,
     ) -> None:
@@ -89,8 +98,12 @@ class Table:
         self.known_at = -math.inf
         """The monotonic moment up to which all that was written is shown; -inf: it tells itself of
         no moment, so that something must be known to be written (`freshness`)."""
-        self._said: Restored | None = None  # by the store's key
-        self._restored: Restored | None = None
+        self._proof = proof
+        self._proven_at = -math.inf
+        self.restored_at = 0.0
+        """When a restore was noticed last, Unix seconds; 0: never."""
+        self.restarts = 0
+        """How often all counts were restarted."""
         # Whether it is not known yet that a watch goes on in the store in which it began.
         self._looking = False
         self._missed = False
@@ -196,8 +209,9 @@ class Table:
         with self._lock:
             return dict(self._unlockers)
 
-    def restored(self) -> Restored | None:
-        return self._restored
+    def is_proven(self) -> bool:
+        """Tell whether the watch has lived within the last `proof` seconds."""
+        return monotonic() - self._proven_at <= self._proof
 
     def removals(self) -> list[Removal]:
         """Return the removals that are kept, the newest first."""
@@ -242,7 +256,7 @@ class Table:
             watch.close()
 
     def _load(self, deadline: Deadline) -> None:
-        kinds: tuple[Kind, ...] = ("locks", "queue", "unlockers", "restored")
+        kinds: tuple[Kind, ...] = ("locks", "queue", "unlockers")
         first, newest = not self._ready.is_set(), NewestRemovals()
         if self._keep_removals or self._listeners.on_removal:
             kinds += ("removed",)
@@ -252,11 +266,13 @@ class Table:
             )
             newest = NewestRemovals(most, by_time=not self._store.can.watch)
         fresh = Reading(self._rows, found=first, newest=newest, told=self.revision)
+        proven = self.is_proven()
         for batch in self._store.load(kinds, deadline):
             fresh.add(batch)
+            proven &= monotonic() - self._got_on_at <= self._proof
             self._got_on_at = monotonic()
         fresh.end_lock()
-        said, back = self._said, self._was_put_back(fresh.revision, fresh.term)
+        back = self._was_put_back(fresh.revision, fresh.term)
         back |= fresh.went_back and self._store.can.watch
         with self._lock:
             before, self._rows = self._rows, fresh.rows
@@ -265,17 +281,26 @@ class Table:
             for change, removal in fresh.pending():
                 self._listeners.note(change, removal, self.revision)
             self._removals = newest.only(self._keep_removals)
-            self._said = fresh.said or said
             self.revision, self._term = fresh.revision, fresh.term
             self.known_at = fresh.known_at
             self.followed = min(self.followed, fresh.revision)  # a store that was put back
             self.loads += 1
-            self._heed_restore(said, back=back, first=first)
+            if back:
+                self.restored_at = time.time()
+                self._restart_counts(
+                    "The store was restored from a backup, as its data tell; fencing tokens may "
+                    "have gone back."
+                )
+            elif self._missed:
+                self._restart_counts("Changes of the store were compacted before they were read.")
+            elif not (proven or first):
+                self._restart_counts(self._silence)
         self._ready.set()
         self._listeners.notify([], first=first)
         changed = differences(before, self._rows)
         while few := list(islice(changed, MAX_TRANSITIONS_PER_CALL)):
             self._listeners.notify(few)
+        self._proven_at = monotonic()
 
     def _follow(self) -> bool:
         """Apply batches until stopped or until a change may be missing. False: read anew."""
@@ -286,6 +311,7 @@ class Table:
             if batch.revision <= self.revision:
                 continue  # of the watch before this one, and in the reading already
             changed: list[Transition] = []
+            arrived = monotonic()
             try:
                 with self._lock:
                     self._apply(batch, changed)
@@ -293,7 +319,7 @@ class Table:
             finally:  # what is in the picture is told, come what may: nobody would hear it again
                 self._listeners.notify(changed)
             if not batch.started:
-                self.followed = batch.revision
+                self.followed, self._proven_at = batch.revision, arrived
         if batch is not None:
             self._missed |= batch.missed
         if batch is not None and batch.refused:
@@ -304,59 +330,33 @@ class Table:
     def _look_whether_put_back(self) -> bool:
         """Ask, as a watch goes on, whether the store was restored.
 
-        The watch does not tell if revisions are higher than before all the same. It brings the
-        marker only after all that was written in between: until then old rows would be believed.
+        The watch does not tell if revisions are higher than before all the same.
         """
         self._looking = True
         try:
-            page = next(self._store.load(("restored",), Deadline.after(3)), None)
-            if page is None:
-                return False
-            if self._was_put_back(page.revision, page.term):
-                self._missed = True
-                return True
-            self._term = max(self._term, page.term)
-            with self._lock:
-                said, known = self._said, self._rows
-                for change in page.changes:
-                    self._apply_other(change)
-                self._heed_restore(said, first=False)
-            if self._rows is not known:
-                self._listeners.notify(list(differences(known, self._rows)))
+            page = next(self._store.load(("unlockers",), Deadline.after(3)), None)
+            if page is not None:
+                self._missed |= self._was_put_back(page.revision, page.term)
+                self._term = self._term if self._missed else max(self._term, page.term)
         finally:
             self._looking = False
-        return False
+        return self._missed
 
     def _was_put_back(self, revision: int, term: int) -> bool:
         return revision < self.revision or 0 < term < self._term
 
-    def _heed_restore(self, said: Restored | None, *, back: bool = False, first: bool) -> None:
-        """Count all locks anew if changes were missed or the store was restored since `said`."""
-        if self._said != said:
-            self._restored = self._said
-        elif back:
-            self._restored = Restored("", time.time())
-        restored = back or self._said != said
-        if first or not (restored or self._missed):
-            return
+    def _restart_counts(self, why: str) -> None:
         anew = partial(replace, seen_at=monotonic(), found=True)
         self._rows = {name: anew(row) for name, row in self._rows.items()}
-        if not restored:
-            log.warning(
-                "Changes of the store were compacted before they were read. The times of all "
-                "locks count from now on."
-            )
-            return
-        log.warning(
-            "The store was restored from a backup, %s. The times of all locks count from now "
-            "on; fencing tokens may have gone back.",
-            f"as {self._said.who!r} says"
-            if self._said and self._said != said
-            else "detected from its data",
-        )
+        self.restarts += 1
+        log.warning("%s The times of all locks count from now on.", why)
+
+    @property
+    def _silence(self) -> str:
+        return f"The watch has shown nothing for more than {self._proof:.0f} s."
 
     def _apply(self, batch: Batch, changed: list[Transition]) -> None:
-        said, known, seen_at = self._said, self._rows, monotonic()
+        known, seen_at = self._rows, monotonic()
         # Several transactions may come in one batch: taken apart by revision, so that a lock which
         # was released and taken again shows as both.
         fresh = batch.changes
@@ -379,8 +379,8 @@ class Table:
             else:
                 self._rows[name] = after
             changed.append(Transition(name, before, after, live=True))
-        self._heed_restore(said, first=False)
-        if self._rows is not known:
+        if not (batch.started or self.is_proven()):
+            self._restart_counts(self._silence)
             changed.extend(differences(known, self._rows))
 
     def _apply_other(self, change: Change) -> None:
@@ -396,9 +396,6 @@ class Table:
                 self._unlockers.pop(name, None)
             elif name in self._unlockers or len(self._unlockers) < MAX_UNLOCKERS:
                 self._unlockers[name] = announcement_text(value)
-        elif change.kind == "restored" and value is not None:
-            now = time.time()  # not by its writer's clock: people are to hear of it for a while
-            self._said = replace(Restored.read(value, change.revision, now), time=now)
         elif change.kind == "removed" and (self._keep_removals or self._listeners.on_removal):
             self._recorded += -1 if value is None else change.created == change.revision
             if value is None:

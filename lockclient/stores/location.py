@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 from lockclient.text.url import split_url
 
-_OF_LOCKS: Final = {"code", "locks", "queue", "released", "removed", "restored", "withdrawn"}
+_OF_LOCKS: Final = {"code", "locks", "queue", "released", "removed", "withdrawn"}
 _OF_SERVICES: Final = {"locks-unlockers", "notifications", "server", "unlockers"}
 FOLDERS: Final = frozenset(_OF_LOCKS | _OF_SERVICES)
 """Segments that follow a root in the keys of any store."""

@@ -16,16 +16,16 @@ from lockclient.model.ticket import Ticket
 from lockclient.stores.diagnosis_protocol import History, Member
 from lockclient.stores.protocol import AsyncMutexStore, Subscription
 
-Kind = Literal["locks", "queue", "removed", "unlockers", "withdrawn", "code", "restored"]
+Kind = Literal["locks", "queue", "removed", "unlockers", "withdrawn", "code"]
 
 
 class Change(NamedTuple):  # a million of them are made when so many keys are read
     """One value that was written (or deleted: `value` None), in neutral terms.
 
     `name` is the lock's name, the unlocker's id, or what names the code; `part` is the subkey of a
-    lock, or the uuid of a ticket, a removal or a mark (`withdrawn`), else empty; `restored` is one
-    value with neither. `created` is the revision at which the key came to be. `version` is what
-    requests of the store compare, where that is not the revision.
+    lock, or the uuid of a ticket, a removal or a mark (`withdrawn`), else empty. `created` is the
+    revision at which the key came to be. `version` is what requests of the store compare, where
+    that is not the revision.
     """
 
     kind: Kind
@@ -139,9 +139,6 @@ class ServiceStore(AsyncMutexStore, Protocol):
 
     def newest_announcement(self, deadline: Deadline) -> int:
         """Return the revision of the newest heartbeat of all unlockers; 0: there is none."""
-
-    def announce_restored(self, value: str, deadline: Deadline) -> None:
-        """Write `restore_marker.Restored`: the store was restored from a backup, for all to see."""
 
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
         """Delete an unlocker's heartbeat, as it ends."""

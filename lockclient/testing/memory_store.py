@@ -318,9 +318,6 @@ class MemoryStore:
         with self._reach():
             return max((sign.revision for sign in self.model.entries(("unlockers",))), default=0)
 
-    def announce_restored(self, value: str, deadline: Deadline) -> None:
-        self.write(("restored", "", "", value.encode()))
-
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
         self._expire(unlocker, None)
         self._gone(unlocker)

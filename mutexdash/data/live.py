@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
-from lockclient.model.restore_marker import Restored
 from lockclient.overview.table import Table
 from lockclient.service.supervision import Loop
 from mutexdash.data.history import History
@@ -47,17 +46,17 @@ class Moment(NamedTuple):
 
     def etag(self) -> str:
         """Name what a list of locks or removals shows at this moment."""
-        restored = f"-{self.restored.revision}" if self.restored else ""
+        restored = f"-{self.restored_at:.0f}" if self.restored_at else ""
         circles = [deadlock.names for deadlock in self.waits.deadlocks]
         told = circles, self.remarks, self.picture.snapshot.failing
         digest = blake2b(repr(told).encode(errors="replace"), digest_size=6).hexdigest()
         return f"{self.picture.tag}-{self.state}{restored}{f'-{digest}' if any(told) else ''}"
 
     @property
-    def restored(self) -> Restored | None:
-        """The last restore of the store, for as long as everybody who looks should know of it."""
-        last = self.picture.snapshot.restored
-        return last if last is not None and self.wall < last.time + RESTORE_SHOWN_S else None
+    def restored_at(self) -> float:
+        """When a restore of the store was detected, Unix seconds; 0: not within a day."""
+        last = self.picture.snapshot.restored_at
+        return last if self.wall < last + RESTORE_SHOWN_S else 0.0
 
 
 class Live:

@@ -80,7 +80,7 @@ def known(name: str, moment: Moment, table: Table) -> Detail:
         len(snapshot.unlockers),
         clocks,
         snapshot.failing,
-        moment.restored and moment.restored.revision,
+        moment.restored_at,
         moment.remarks,
         moment.state,
         deadlock,

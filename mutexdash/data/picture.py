@@ -19,7 +19,6 @@ from operator import attrgetter
 
 from lockclient.model.announcement import failing_recipients
 from lockclient.model.removal import Removal
-from lockclient.model.restore_marker import Restored
 from lockclient.model.ticket import Ticket
 from lockclient.overview.rows import Row
 from lockclient.overview.table import Table
@@ -52,7 +51,7 @@ class Snapshot:
     removals: Sequence[Removal]
     recorded: int
     revision: int
-    restored: Restored | None = None
+    restored_at: float = 0.0
     heads: Mapping[str, Ticket] = field(default_factory=dict)
     knotted: frozenset[str] = frozenset()
 
@@ -69,7 +68,7 @@ class Snapshot:
             table.removals(),
             table.recorded(),
             revision,
-            table.restored(),
+            table.restored_at,
             waits.heads,
             waits.knotted,
         )

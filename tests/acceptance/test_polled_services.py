@@ -16,7 +16,7 @@ from tests.support.bucket_store import settings_of, store_of
 from tests.support.locks import HolderProcess, read
 from tests.support.processes import Service, start_service, wait_until
 from tests.support.soak import soaking
-from tests.support.terminal import COMMAND, called, environment, one_line
+from tests.support.terminal import COMMAND, called, environment
 from tests.support.unlocker_process import (
     REMOVED,
     fetch,
@@ -154,5 +154,3 @@ def test_the_command(settings: Settings, store: Store, servers: Servers) -> None
         said = called(settings, "show", "deploy/prod").stdout
         assert "waiters" not in said
         assert "Fencing" not in said
-    restored = "can't be told" if servers.all else "does not need this"
-    assert restored in one_line(called(settings, "restored", status=69))

@@ -8,8 +8,6 @@ from time import monotonic
 
 import pytest
 
-from lockclient.errors import StoreError
-from lockclient.model.restore_marker import Restored
 from lockclient.stores.requests import Take, Withdraw
 from lockclient.stores.service_protocol import MAX_NOTE_BYTES, Batch, ServiceStore
 from tests.contract.asking import Ask, holder, queue
@@ -250,18 +248,6 @@ class TestSignsOfLife:
             wait_until(partial(told, newest), what="the news")
             assert follower.holds(f"lock-{number}")
             assert ("unlockers", f"u-{number}", "") in follower.standing()
-
-    def test_that_it_was_restored_is_written_where_that_can_be(
-        self, reader: ServiceStore, writer: ServiceStore
-    ) -> None:
-        """A store in which that means nothing says so."""
-        value = Restored("1", 7.0, "ann").value()
-        if not writer.can.watch:
-            with pytest.raises(StoreError):
-                writer.announce_restored(value, soon())
-            return
-        writer.announce_restored(value, soon())
-        assert standing(loaded(reader)) == {("restored", "", ""): value.encode()}
 
 
 class TestOver:

@@ -35,7 +35,7 @@ def guarded(etcd_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     server.extra = ["--auth-token-ttl=2", "--bcrypt-cost=4"]
     with server:
         etcdctl = etcdctl_of(server)
-        parts = [f"{ROOT}/{kind}" for kind in ("locks/", "queue/", "unlockers/", "restored")]
+        parts = [f"{ROOT}/{kind}" for kind in ("locks/", "queue/", "unlockers/")]
         add_users(etcdctl, parts=parts, ann=[f"{ROOT}/"])
         yield server, partial(etcdctl, "--user=root:root")
 

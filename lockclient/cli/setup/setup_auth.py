@@ -50,7 +50,7 @@ def _check_root(_ctx: click.Context, param: click.Parameter, root: str | None) -
 @_user_option(
     "--operator",
     "A user who may also force-unlock (mutexdash --allow-force-unlock, `clustermutex "
-    "force-unlock`) and report a restore (`clustermutex restored`).",
+    "force-unlock`).",
 )
 @click.option(
     "--no-password",

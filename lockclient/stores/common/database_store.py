@@ -18,9 +18,9 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeVar, cast
 
-from lockclient.errors import StoreError, StoreUnavailable
+from lockclient.errors import StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.common.lock_model import Model
 from lockclient.stores.common.polled_store import PolledStore
@@ -37,8 +37,8 @@ Result = TypeVar("Result")
 FIRST_RETRY_S, LEAST_RETRY_S, MOST_RETRY_S = 0.02, 0.05, 1.0
 MOST_TTL_S = 3600.0
 """Seconds that an unlocker's heartbeat counts at most, whatever it says of itself."""
-NOTE: Kind = "restored"
-"""The kind of the unlockers' note: what that says (a restore of the store) is not said here."""
+NOTE: Final = cast("Kind", "note")
+"""The kind of the unlockers' note, which is none that `load` and `follow` tell of."""
 
 
 class Row(NamedTuple):
@@ -160,9 +160,6 @@ class DatabaseStore(PolledStore):
 
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
         self.run(lambda rows: _put(rows, "unlockers", unlocker, None), deadline)
-
-    def announce_restored(self, value: str, deadline: Deadline) -> None:  # noqa: ARG002
-        raise StoreError("A database need not be told that it was restored: restart the unlockers.")
 
     def read_note(self, deadline: Deadline) -> Note:
         return self.run(_read_note, deadline)

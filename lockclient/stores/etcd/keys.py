@@ -14,7 +14,6 @@ from lockclient.stores.common.segments import decode, encode
 from lockclient.stores.service_protocol import Kind
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
-_FOLDERS = tuple(kind for kind in KINDS if kind != "restored")
 _SUBKEYS = {part.encode(): part for part in sorted(SUBKEYS)}
 _IN_ORDER = tuple(_SUBKEYS)
 
@@ -61,7 +60,6 @@ class Keys:
     def __init__(self, root: str) -> None:
         self.root = root
         self.everything = _below(f"{root}/".encode())
-        self.restored = f"{root}/restored".encode()
         self.note = f"{root}/notifications/note".encode()
         self.keys_of = lru_cache(maxsize=4096)(self._keys_of)
         self._locks = f"{root}/locks".encode()
@@ -79,8 +77,6 @@ class Keys:
 
     def kind(self, kind: Kind) -> tuple[bytes, bytes]:
         """Return the range of all keys of one kind."""
-        if kind == "restored":
-            return self.restored, self.restored + b"\0"
         return _below(f"{self.root}/{kind}/".encode())
 
     def locks_from(self, prefix: str) -> tuple[bytes, bytes]:
@@ -132,13 +128,11 @@ class Keys:
         if part is not None and (lock := self._lock_of(folder)) is not None:
             return "locks", lock, part
         try:
-            if key == self.restored:
-                return "restored", "", ""
             kind, *segments = key[len(self.everything[0]) :].decode().split("/", 2)
         except UnicodeDecodeError:
             return None
         name = decode(segments[0]) if segments else None
-        known = next((folder for folder in _FOLDERS if folder == kind), None)
+        known = next((folder for folder in KINDS if folder == kind), None)
         if known in (None, "locks") or name is None:  # a subkey of a lock that we do not know
             return None
         part = unquote(segments[1]) if len(segments) > 1 else ""

@@ -93,8 +93,6 @@ def _commands(root: str, users: Mapping[str, Sequence[str]], *, no_password: boo
         yield f"etcdctl role grant-permission {role} read {root}/ --prefix"
         for folder in writes:
             yield f"etcdctl role grant-permission {role} readwrite {root}/{folder}/ --prefix"
-        if kind == "operator":  # one key, and none below it: `clustermutex restored`
-            yield f"etcdctl role grant-permission {role} readwrite {root}/restored"
         for name in users[kind]:
             if no_password:
                 yield f"certified {shlex.quote(name)} {role}"

@@ -230,10 +230,6 @@ class EtcdStore(EtcdListing):
             txn = wire.Txn(success=[wire.Operation(put=put)])
             return int(self._channels.call(TXN, txn, deadline).header.revision)
 
-    def announce_restored(self, value: str, deadline: Deadline) -> None:
-        put = wire.Put(key=self._keyspace.restored, value=value.encode())
-        self._call(TXN, wire.Txn(success=[wire.Operation(put=put)]), deadline)
-
     def newest_announcement(self, deadline: Deadline) -> int:
         # One key, and no value: there may be any number, written by anybody.
         key, range_end = self._keyspace.kind("unlockers")

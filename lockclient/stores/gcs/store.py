@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
-from lockclient.errors import ClusterMutexError, StoreError
+from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.common.polled_store import PolledStore
 from lockclient.stores.common.polling import Polling
@@ -104,13 +104,6 @@ class GcsStore(PolledStore):
         # First: a look under way may miss it from here on.
         self._listing.expect_announcement(name, None)
         self._guarded(deadline).delete(name)
-
-    def announce_restored(self, value: str, deadline: Deadline) -> None:  # noqa: ARG002
-        """See `ServiceStore.announce_restored`: there is nothing to tell."""
-        raise StoreError(
-            "A bucket does not need this: an object that is put back has a new generation, "
-            "so unlockers restart its time by themselves."
-        )
 
     # ------------------------------------------------------------ the note
 

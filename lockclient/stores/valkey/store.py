@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from lockclient.errors import ClusterMutexError, StoreError
+from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.common.lifecycle import CLEAN_UP_TIMEOUT_S
 from lockclient.stores.common.polled_store import PolledStore
@@ -119,13 +119,6 @@ class ValkeyStore(PolledStore):
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
         key = self._rounds.keys.announcement(unlocker)
         self._do_by_majority(Command(lua_scripts.FORGET, (key,), ()), deadline)
-
-    def announce_restored(self, value: str, deadline: Deadline) -> None:  # noqa: ARG002
-        """See `ServiceStore.announce_restored`: there is nothing to tell."""
-        raise StoreError(
-            "Servers of Valkey can't be told that they were restored: let nobody hold a lock while "
-            "they are, and begin with a new prefix if somebody may have."
-        )
 
     # ------------------------------------------------------------ the note
 

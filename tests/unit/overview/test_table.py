@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import STAMPS, SUBKEYS, Holder
-from lockclient.model.restore_marker import Restored
 from lockclient.overview import bounded_queue
 from lockclient.overview.bounded_queue import BoundedQueue
 from lockclient.overview.rows import Transition
@@ -104,22 +103,38 @@ def test_what_was_followed_is_what_is_read(data: st.DataObject) -> None:
         assert {name: row.holder for name, row in table.rows().items()} == read(store)
 
 
-def test_a_restore_that_somebody_told_of_is_heard_before_all_that_is_to_be_followed() -> None:
-    """Else old rows would be believed for as long as that takes, and a live lock removed."""
+@pytest.mark.promise(number=2)
+def test_a_watch_that_was_silent_for_too_long_counts_all_locks_anew() -> None:
+    """A store that was restored meanwhile may look as it did: a push is lost, a row looks old."""
     store, told = Store(), list[Transition]()
     store.take("a")
-    with following(store, on_change=told.extend) as table:
+    with following(store, proof=0.3, on_change=told.extend) as table:
         before = table.rows()["a"]
-        store.write(("restored", "", "", Restored("1", 0.0, "ann").value().encode()))
-        store.tell_that_it_goes_on()
-        wait_until(table.restored, what="the news")
-        after = table.rows()["a"]
-        assert after.seen_at > before.seen_at
-        assert after.found
-        wait_until(lambda: told[-1].after is after, what="who listens to be told")
+        store.write(("unlockers", "u", "", b"{}"))
         store.tell()
-        wait_until(lambda: table.revision == store.model.revision, what="the same by the watch")
-        assert table.rows()["a"] is after, "it is one restore, heard twice"
+        wait_until(lambda: table.revision == store.model.revision, what="a heartbeat in time")
+        assert table.rows()["a"] is before
+        wait_until(lambda: not table.is_proven(), what="the silence")
+        store.tell_that_it_goes_on()
+        store.write(("unlockers", "u", "", b"{}"))
+        store.tell()
+        wait_until(table.is_proven, what="a heartbeat after it")
+        after = table.rows()["a"]
+        assert (after.holder, after.found) == (before.holder, True)
+        assert after.seen_at > before.seen_at
+        assert told[-1].after is after, "listeners have heard of it before"
+        assert table.restored_at == 0
+
+
+def test_a_reading_after_such_a_silence_does_so_as_well() -> None:
+    store = Store()
+    store.take("a")
+    with following(store, proof=0.3) as table:
+        before = table.rows()["a"]
+        wait_until(lambda: not table.is_proven(), what="the silence")
+        table.resync()
+        wait_until(table.is_proven, what="the reading")
+        assert table.rows()["a"].seen_at > before.seen_at
 
 
 def test_a_raft_term_that_went_back_is_noticed_though_it_rose_since_all_was_read() -> None:
@@ -130,10 +145,10 @@ def test_a_raft_term_that_went_back_is_noticed_though_it_rose_since_all_was_read
         store.hold("a", uuid=b"u")
         store.tell()
         wait_until(lambda: "a" in table.rows(), what="all before it to be seen")
-        assert table.restored() is None
+        assert table.restored_at == 0
         store.term = 2
         store.tell_that_it_goes_on()
-        wait_until(table.restored, what="the news")
+        wait_until(lambda: table.restored_at, what="the news")
 
 
 def test_a_lock_whose_revision_went_back_tells_of_a_restore() -> None:
@@ -149,7 +164,7 @@ def test_a_lock_whose_revision_went_back_tells_of_a_restore() -> None:
         loads = table.loads
         table.resync()
         wait_until(lambda: table.loads > loads, what="another reading")
-        assert table.restored()
+        assert table.restored_at
         assert table.rows()["other"].seen_at > other.seen_at
         assert table.rows()["other"].found
 
@@ -175,7 +190,7 @@ def test_a_watch_that_ended_by_compaction_counts_all_locks_anew_and_a_resync_doe
         assert again.seen_at > row.seen_at
         wait_until(table.connected, what="the picture to be believed again")
         assert believed == [False]
-        assert table.restored() is None
+        assert table.restored_at == 0
 
 
 @given(st.integers(1, 12), st.sampled_from(["a", "b"]))

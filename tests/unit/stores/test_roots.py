@@ -85,7 +85,7 @@ def test_they_are_all_folders_of_all_stores() -> None:
     keys = Keys("/r")
     of_lock = keys.keys_of("n")
     etcd = [keys.everything[0] + kind.encode() for kind in get_args(Kind)]
-    etcd += [keys.restored, keys.note, keys.unlocker("u"), keys.code("c"), of_lock.lock[0]]
+    etcd += [keys.note, keys.unlocker("u"), keys.code("c"), of_lock.lock[0]]
     etcd += [of_lock.line[0], of_lock.removed, of_lock.withdrawn]
     found = {key.removeprefix(b"/r/").split(b"/")[0].decode() for key in etcd}
     for names in (ObjectNames("r/"), KeyNames("r")):

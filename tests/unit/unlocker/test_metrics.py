@@ -54,8 +54,6 @@ def test_every_combination_of_labels_is_there_at_0_from_the_start(site: Site) ->
 
 
 def test_what_the_service_knows_is_shown(site: Site) -> None:
-    restored = json.dumps({"restored_at": site.wall - 9})
-    site.write({"restored": restored})
     service = site.unlocker(max_removals=None, version="1.2.3")
     site.unlocker()
     for number in range(4):

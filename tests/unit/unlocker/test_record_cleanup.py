@@ -12,7 +12,6 @@ from lockclient.errors import StoreError
 from lockclient.model.clocks import Deadline, Now
 from lockclient.model.holder import Holder
 from lockclient.model.removal import AUTO_UNLOCK, Removal
-from lockclient.model.restore_marker import Restored
 from lockclient.overview.table import Table
 from lockclient.stores.service_protocol import Batch, Change, Kind
 from tests.support.memory_store import MemoryStore
@@ -28,7 +27,7 @@ class World(MemoryStore):
     now = 5000.0
     wall = 1_800_000_000.0
     refusing = False
-    restore: Restored | None = None
+    restarts: int = 0
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,9 +36,6 @@ class World(MemoryStore):
     @property
     def revision(self) -> int:
         return self.model.revision
-
-    def restored(self) -> Restored | None:
-        return self.restore
 
     def put(self, kind: Kind, name: str, value: bytes = b"") -> None:
         self.write((kind, name, "" if kind == "code" else "u", value))
@@ -183,7 +179,7 @@ def test_a_restore_voids_the_notes_though_revisions_have_grown_past_them(world: 
     one = retention_of(world)
     world.model.revision = 100_000
     run(one, world, DAY)
-    world.restore = Restored("", world.wall)
+    world.restarts += 1
     world.model.revision = 99_000
     world.put("withdrawn", "x")
     world.model.revision = 101_000

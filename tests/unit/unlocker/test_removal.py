@@ -365,7 +365,7 @@ def test_a_push_that_the_watch_has_not_shown_yet_wins(site: Site) -> None:
     service = site.unlocker()
     held = site.take("a", alert=5, unlock=10)
     site.run(9)
-    site.lag(6)
+    site.lag(6, 60)
     site.do(lambda: held.alive(force=True))
     site.run(6)
     assert results(service) == {"changed": 1}

@@ -71,7 +71,6 @@ def test_a_key_says_whose_it_is(name: str, part: str, uuid: str) -> None:
     assert SPACE.parse(keys.mark(uuid)) == ("withdrawn", name, uuid)
     assert SPACE.parse(SPACE.code("c0de")) == ("code", "c0de", "")
     assert SPACE.parse(SPACE.unlocker(name)) == ("unlockers", name, "")
-    assert SPACE.parse(SPACE.restored) == ("restored", "", "")
     for (first, end), key in zip(
         spans(name), (keys.uuid, keys.ticket(uuid), keys.removal(uuid)), strict=True
     ):
@@ -89,7 +88,6 @@ def test_the_range_of_a_kind_has_all_its_keys(kind: str) -> None:
         "unlockers": SPACE.unlocker("u"),
         "withdrawn": keys.mark("u"),
         "code": SPACE.code("c0de"),
-        "restored": SPACE.restored,
     }
     start, end = SPACE.kind(kind)  # type: ignore[arg-type]
     assert [name for name, key in whole.items() if start <= key < end] == [kind]
