@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Settings:
     """Where the store is and how to talk to it.
 
-    Each of these is an attribute, too, and so is `secure`: whether etcd is talked TLS with.
+    Of an etcd each of these is an attribute, too, and so is `secure`: whether TLS is used.
 
     Args:
         endpoints: `host:port` of each member of an etcd cluster.
@@ -56,8 +56,7 @@ class Settings:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "location":  # as it is made by `copy` and `pickle`
             raise AttributeError(name)
-        # What is etcd's alone is at its default where the locks are elsewhere.
-        return getattr(self.location if hasattr(self.location, name) else DEFAULT_LOCATION, name)
+        return getattr(self.location, name)
 
     @classmethod
     def load(cls, url: str | None = None, environ: Mapping[str, str] = os.environ) -> Settings:

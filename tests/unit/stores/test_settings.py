@@ -289,3 +289,8 @@ def test_one_store_serves_a_process() -> None:
     error, *endpoints = done.stdout.splitlines()
     assert error.startswith("CLUSTERMUTEX_URL")
     assert endpoints == ["nowhere.invalid:1", "127.0.0.1:1", "127.0.0.1:2"]
+
+
+def test_a_bucket_has_no_address_of_an_etcd() -> None:
+    with pytest.raises(AttributeError, match="endpoints"):
+        _ = Settings.load("gs://bucket/locks").endpoints
