@@ -25,6 +25,8 @@ from tests.support.locks import HolderProcess
 from tests.support.processes import Figure, wait_until
 
 NAME, REASON = 'deploy/"größe" a+b&c', "rebuild <totals>"
+SHOWN = rf'{NAME} (deploy/"gr\xf6\xdfe" a+b&c)'
+"""How labels and pages write it."""
 
 
 @pytest.fixture
@@ -58,7 +60,7 @@ def test_alerts_arrive_name_who_it_is_and_end(
     """One story, because each part needs what the one before it left."""
     began, receiver = time.monotonic(), stack.receiver
 
-    alert = receiver.told("firing", "LockPastAlert", name=NAME)
+    alert = receiver.told("firing", "LockPastAlert", name=SHOWN)
     said = alert["annotations"]
     assert NAME in said["summary"]
     assert said["holder"] == f'{socket.gethostname()}, pid {worker.pid}, for "{REASON}"'
@@ -73,11 +75,11 @@ def test_alerts_arrive_name_who_it_is_and_end(
         receiver.told("firing", "LockPastAlert", name=name)
     worker.kill()
     locks["released"].release()
-    alert = receiver.told("firing", "LockAutoUnlocked", name=NAME)
+    alert = receiver.told("firing", "LockAutoUnlocked", name=SHOWN)
     said = alert["annotations"]
     assert said["holder"] == f'{socket.gethostname()}, pid {worker.pid}, for "{REASON}"'
     assert "rebuild &lt;totals&gt;" in get(said["dashboard_url"])
-    receiver.told("resolved", "LockPastAlert", name=NAME)
+    receiver.told("resolved", "LockPastAlert", name=SHOWN)
     receiver.told("resolved", "LockPastAlert", name="released")
 
     stack.unlocker.process.kill()
