@@ -13,14 +13,6 @@ from lockclient.stores.service_protocol import Tickets
 from tests.support.board import Board, DashboardStore
 from tests.support.records import BACKTRACE
 
-LOCK_KEYS = [
-    *("name", "uuid", "state", "undecided", "hostname", "pid", "thread", "actor", "reason"),
-    *("identity", "owner", "labels", "context", "user", "container", "client", "locked_at"),
-    *("alive_at", "alert_at", "auto_unlock_at"),
-    *("expected_runtime", "auto_unlock_after", "max_hold", "keepalive", "format"),
-    *("fencing_token", "waiters", "deadlock", "held_too_long"),
-]
-
 
 @pytest.fixture
 def board() -> Iterator[Board]:
@@ -28,25 +20,19 @@ def board() -> Iterator[Board]:
         yield started
 
 
-def test_locks_are_listed_as_the_design_has_it(board: Board) -> None:
+def test_a_lock_is_listed_with_its_facts(board: Board) -> None:
     board.store.take("nightly", uuid="u1", identity="worker-7")
     board.store.wait("nightly", "w1")
     board.store.unlocker()
     answer = board.get("/api/locks").json
 
-    assert list(answer) == [
-        *("locks", "total", "revision", "server_time", "unlockers", "connected"),
-        *("deadlocks", "remarks"),
-    ]
     assert answer["total"] == answer["unlockers"] == 1
     assert answer["revision"] == board.store.revision
     (lock,) = answer["locks"]
-    assert list(lock) == LOCK_KEYS
     assert (lock["name"], lock["uuid"], lock["state"]) == ("nightly", "u1", "ok")
     assert (lock["pid"], lock["waiters"], lock["fencing_token"]) == (4711, 1, 2)
     assert lock["auto_unlock_at"] - lock["alert_at"] == pytest.approx(600)
     assert lock["alive_at"] == lock["locked_at"]
-    assert (lock["undecided"], lock["format"]) == (None, None)
 
 
 def test_a_broken_lock_has_null_for_what_cant_be_read(board: Board) -> None:
@@ -134,11 +120,6 @@ SORTS = (
 )
 
 
-def test_the_orders_are_these(board: Board) -> None:
-    said = board.get("/api/locks?sort=colour").json["error"]
-    assert f"must be one of {', '.join(SORTS)}, or" in said
-
-
 @pytest.mark.parametrize("sort", SORTS)
 def test_every_order_has_its_reverse(board: Board, sort: str) -> None:
     """`-` turns the order round; locks that lack the value stay last, equal ones by name."""
@@ -219,7 +200,6 @@ def test_one_lock_has_its_backtrace_and_its_queue(board: Board) -> None:
     board.store.wait("nightly", "w2", hostname="h2")
     lock = board.get("/api/locks/nightly").json
 
-    assert list(lock) == [*LOCK_KEYS, "backtrace", "queue"]
     assert lock["backtrace"] == BACKTRACE
     assert lock["waiters"] == 2
     assert [ticket["uuid"] for ticket in lock["queue"]] == ["w1", "w2"]
@@ -242,13 +222,10 @@ def test_every_name_is_its_own_in_a_path(board: Board) -> None:
         for path in ("/api/locks/", "/api/lock?name="):
             lock = board.get(path + quote(name, safe="")).json
             assert (lock["name"], lock["uuid"]) == (name, f"u{number}")
-
-
-@pytest.mark.parametrize("name", [".", ".."])
-def test_dots_have_a_form_that_no_browser_takes_out(board: Board, name: str) -> None:
-    board.store.take(name)
-    assert board.get(f"/api/lock?name={name}").json["name"] == name
-    assert f'href="/lock?name={name}"' in board.html("/")
+    for name in (".", ".."):  # A browser would take them out of a path.
+        board.store.take(name)
+        assert board.get(f"/api/lock?name={name}").json["name"] == name
+        assert f'href="/lock?name={name}"' in board.html("/")
 
 
 # ---------------------------------------------------------------- errors
@@ -295,7 +272,6 @@ def test_removals_tell_who_how_why_and_the_dead_holders_facts(board: Board) -> N
     facts |= {"removed_at": 99.5, "hostname": "h", "locked_at": 1.0}
     board.store.removed("b/c", "u1", **facts, backtrace=BACKTRACE)
     answer = board.get("/api/removed").json
-    assert list(answer) == ["removed", "total", "revision", "server_time"]
     (removal,) = answer["removed"]
     assert (removal["name"], removal["uuid"]) == ("b/c", "u1")
     assert facts.items() <= removal.items()
