@@ -1,4 +1,4 @@
-"""What following very many locks costs: memory and time that are bounded."""
+"""Bounds: memory and time with very many locks, and how much of a pause counts as blind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unlocker.deadlines import Deadlines
 from unlocker.metrics.series_limit import SeriesLimit
 from unlocker.notifications.events import AUTO_UNLOCKED, Event
 from unlocker.notifications.note import MAX_OVER
-from unlocker.notifications.notifier import Notifier
+from unlocker.notifications.notifier import BlindnessDetector, Notifier
 from unlocker.notifications.recipients import Recipient
 from unlocker.rate_limit import WINDOW_S, RateLimit
 from unlocker.unclaimed import UnclaimedLocks
@@ -141,3 +141,9 @@ def test_events_that_are_not_noted_yet_are_bounded_and_hold_the_heartbeat_back()
         notifier.notify(Event(f"{number}", AUTO_UNLOCKED, "It is gone.", 1e9, 8))
     assert counts == {"dropped": 2}
     assert notifier.heartbeat_fields(10) == {"told": 7}
+
+
+def test_time_in_which_an_unlocker_was_stopped_counts_for_ten_seconds_as_blind() -> None:
+    detector = BlindnessDetector("me")
+    assert [detector.observe("cut off", now) for now in (0, 900, 909, 918)] == [None] * 4
+    assert detector.observe("cut off", 921) is not None

@@ -28,7 +28,6 @@ from unlocker.notifications.note import (
     NotificationNote,
     UrlState,
 )
-from unlocker.notifications.notifier import BlindnessDetector
 
 NOW = 1_800_000_000.0
 
@@ -295,9 +294,3 @@ def test_what_no_note_has_is_told_in_portions_but_a_crowd_at_once() -> None:
     later = [replace(gone(f"{number}"), noticed=100.0 + 3 * number) for number in range(25)]
     assert portion([*crowd, *later]) == crowd
     assert portion(later) == later[:MAX_LINES]
-
-
-def test_time_in_which_an_unlocker_was_stopped_counts_for_ten_seconds_as_blind() -> None:
-    detector = BlindnessDetector("me")
-    assert [detector.observe("cut off", now) for now in (0, 900, 909, 918)] == [None] * 4
-    assert detector.observe("cut off", 921) is not None
