@@ -12,6 +12,7 @@ import pytest
 from lockclient import ClusterMutex
 from lockclient.stores.service_protocol import ServiceStore
 from tests.support.etcd_binary import Etcdctl
+from tests.support.locks import queue_up
 from tests.support.processes import wait_until
 
 
@@ -43,15 +44,17 @@ def test_no_key_of_a_lock_has_a_lease(store: ServiceStore, root: str, etcdctl: E
     assert [kv["key"] for kv in found if kv.get("lease")] == []
 
 
-def test_a_ticket_has_one(store: ServiceStore, root: str, etcdctl: Etcdctl) -> None:
+def test_all_tickets_of_a_process_share_one(
+    store: ServiceStore, root: str, etcdctl: Etcdctl
+) -> None:
     """So the test above would see a lease."""
-    holder = ClusterMutex("x", store=store)
+    holder, *waiters = (ClusterMutex("x", store=store) for _ in range(3))
     holder.acquire()
-    waiter = ClusterMutex("x", store=store)
-    thread = threading.Thread(target=waiter.acquire, daemon=True)
-    thread.start()
-    wait_until(lambda: waiter.waiters(), what="the ticket")
-    assert all(kv.get("lease") for kv in _kept(etcdctl, f"{root}/queue/"))
-    holder.release()
-    thread.join(60)
-    waiter.release()
+    threads = [queue_up(waiter) for waiter in waiters]
+    (lease,) = {kv.get("lease") for kv in _kept(etcdctl, f"{root}/queue/")}
+    said = json.loads(etcdctl("lease", "timetolive", f"{lease:x}", "-w", "json"))
+    assert said["granted-ttl"] == 10
+    for mutex, thread in zip((holder, *waiters), threads, strict=False):
+        mutex.release()
+        thread.join(60)
+    waiters[-1].release()

@@ -20,7 +20,7 @@ from lockclient.stores.service_protocol import Batch, Kind
 from tests.contract.asking import NAME, holder, ticket
 from tests.support.etcd_binary import Etcdctl, exhaust_space
 from tests.support.etcd_store import etcd_store
-from tests.support.locks import ask, held, queue_up, removal_of, remove, soon, take
+from tests.support.locks import ask, held, removal_of, remove, soon, take
 from tests.support.relay import Relay
 
 KINDS: tuple[Kind, ...] = ("locks", "queue", "removed", "unlockers")
@@ -54,23 +54,6 @@ class TestWhatIsWritten:
             }
             assert moved == {"alert_at", "auto_unlock_at"}
         assert etcdctl("get", "--prefix", prefix) == ""
-
-    def test_a_ticket_is_bound_to_the_process_s_lease(
-        self, store: EtcdStore, etcdctl: Etcdctl
-    ) -> None:
-        """All waiters of a process share one, of ten seconds."""
-        held = [taken(store, name) for name in ("x", "y")]
-        waiters = [ClusterMutex(each.name, store=store) for each in held]
-        threads = [queue_up(waiter) for waiter in waiters]
-        line = etcdctl("get", "--prefix", f"{store.location.root}/queue/", "-w", "json")
-        (lease,) = {kv["lease"] for kv in json.loads(line)["kvs"]}
-        said = json.loads(etcdctl("lease", "timetolive", f"{lease:x}", "-w", "json"))
-        assert said["granted-ttl"] == 10
-        for mutex, thread in zip(held, threads, strict=True):
-            mutex.release()
-            thread.join(60)
-        for mutex in waiters:
-            mutex.release()
 
     def test_a_lost_lease_is_told_though_there_is_a_new_one(
         self, store: EtcdStore, etcdctl: Etcdctl
