@@ -353,6 +353,12 @@ def test_what_bcrypt_cant_tell_apart_is_no_password(guarded: Board, password: st
         assert ask(guarded, user, password) == 401
 
 
+def test_a_changed_password_counts_at_once(guarded: Board, file: Path) -> None:
+    assert ask(guarded, "ann", "söcret:1") == 200
+    file.write_text(f"ann:{hashed('y')}\n")
+    assert [ask(guarded, "ann", password) for password in ("söcret:1", "y")] == [401, 200]
+
+
 @pytest.mark.parametrize(
     "spoilt", [b"", b"# nobody\n", b"ann:in the clear, by mistake\n", b"\xff\xfe", None, Path]
 )

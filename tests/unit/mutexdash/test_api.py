@@ -172,7 +172,7 @@ def test_pages_leave_nothing_out_and_show_nothing_twice(board: Board) -> None:
     [
         *(("locks", {"page": it}, "page") for it in ("0", "-1", "1e3", "", "٣", "9" * 5000)),
         ("locks", {"per_page": "1001"}, "per_page"),
-        ("locks", {"sort": "colour"}, "sort"),
+        ("locks", {"sort": "colour"}, f"sort must be one of {', '.join(SORTS)}, or"),
         ("locks", {"sort": "--name"}, "sort"),
         ("locks", {"state": "lost"}, "state"),
         ("locks", {"q": "x" * 301}, "q"),
