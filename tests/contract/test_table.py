@@ -89,19 +89,6 @@ class TestLocks:
         assert (table.loads, watcher.removals) == (1, [])
         wait_until(table.connected, what="the watch")
 
-    def test_one_that_changes_hands_has_another_row(
-        self, watcher: Watcher, writer: ServiceStore
-    ) -> None:
-        """With all that the new holder says, and nothing of the one before."""
-        first = take(writer, "a", reason="mine")
-        wait_until(lambda: watcher.uuid("a") == first.uuid, what="the first holder")
-        unlock(writer, first)
-        second = take(writer, "a", hostname="other")
-        wait_until(lambda: watcher.uuid("a") == second.uuid, what="the second holder")
-        row = watcher.table.row("a")
-        assert row is not None
-        assert (row.holder.hostname, row.holder.reason) == ("other", None)
-
     @pytest.mark.needs("watch")
     def test_each_change_is_told_once(self, watcher: Watcher, writer: ServiceStore) -> None:
         """Taken and released and taken again: also where a batch brings several of them."""
