@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 
+from lockclient.errors import StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.etcd.errors import ErrorKind
 from lockclient.stores.etcd.wire import messages_pb2 as wire
@@ -76,7 +77,12 @@ class Lease:
         if not number:
             return False
         sent_at = monotonic()
-        answer = self._channels.call(KEEP_ALIVE, wire.LeaseKeepAlive(id=number), deadline)
+        try:
+            answer = self._channels.call(KEEP_ALIVE, wire.LeaseKeepAlive(id=number), deadline)
+        except StoreUnavailable:
+            if monotonic() >= self._until:  # the next `get` asks for a new one
+                self.forget(number)
+            raise
         if answer.ttl <= 0:
             self.forget(number)
             return False
