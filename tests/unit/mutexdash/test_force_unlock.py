@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
+from html import unescape
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urljoin
 
 import pytest
 
@@ -73,6 +75,21 @@ def test_every_name_can_be_unlocked(board: Board, name: str) -> None:
         answer = unlock(board, path, name=name, uuid="u2")
         assert answer.status_code == 200, answer.get_data(as_text=True)
         assert holder(board, name) is None
+    board.store.take(name, uuid="u2")
+    page = board.html(f"/lock?name={quote(name, safe='')}")
+    form = board.html(_address(r'href="([^"]*/force-unlock\?[^"]*uuid=u2)"', page))
+    fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', form))
+    answer = board.post(
+        _address(r'<form [^>]*action="([^"]*/force-unlock[^"]*)"', form),
+        data=fields | {"name": name, "reason": "it hangs"},
+        headers={"Origin": "http://localhost"},
+    )
+    assert (answer.status_code, holder(board, name)) == (303, None)
+
+
+def _address(pattern: str, page: str) -> str:
+    """Return the first address that a page has so, as a browser asks for it: it resolves dots."""
+    return urljoin("http://localhost/", unescape(re.findall(pattern, page)[0]))
 
 
 def test_a_holder_that_changed_before_or_in_between_stays(board: Board) -> None:
