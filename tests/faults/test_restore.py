@@ -132,8 +132,8 @@ def test_an_unlocker_that_ran_all_the_time_removes_nothing_early(
     """It was cut off as the holder pushed last, so that its row looks as after the restore."""
     asked = ["snapshot", "restore", "--help"]
     done = subprocess.run([restoring(own_etcd), *asked], capture_output=True, text=True)
-    if options and "--bump-revision" not in done.stdout + done.stderr:
-        pytest.skip("this etcd can't raise revisions")
+    if "--bump-revision" not in done.stdout + done.stderr:
+        options = ()  # of an older etcd
     runtime = Runtime(8, 16)
     with when_ready(unlocker(Settings(location=own_store.location))) as service:
         uuid, token = take(own_store, taker("a", runtime, time.time()))
