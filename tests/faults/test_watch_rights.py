@@ -54,6 +54,7 @@ def test_a_stale_token_is_replaced(ann: EtcdStore, caplog: pytest.LogCaptureFixt
     wait_until(ann.connected, what="the stream")
     time.sleep(4)  # the token is looked at once a second
     watches.append(ann.watch(WatchTarget("a"), 0, late.append))
+    wait_until(lambda: any(one.started for one in late), what="the new watch")
     with ClusterMutex("a", store=ann) as held:
         for heard in (early, late):
             wait_until(lambda: any(one.uuid == held.uuid for one in heard), what="the take")  # noqa: B023
