@@ -130,7 +130,11 @@ class HolderProcess:
         self, settings: Settings, name: str, env: Mapping[str, str] | None = None, **how: Any
     ) -> None:
         words = [sys.executable, "-c", _HOLDER, settings.url(), name, json.dumps(how)]
-        user = {"ETCDCTL_USER": settings.user, "ETCDCTL_PASSWORD": settings.password}
+        location = settings.location
+        user = {
+            "ETCDCTL_USER": getattr(location, "user", None),
+            "ETCDCTL_PASSWORD": getattr(location, "password", None),
+        }
         self.process = subprocess.Popen(
             words,
             env={**environ, **{key: word for key, word in user.items() if word}, **(env or {})},
