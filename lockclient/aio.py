@@ -103,10 +103,7 @@ class LoopInbox:
 
 
 async def _drive_steps(steps: Steps[Result], store: AsyncMutexStore) -> Result:
-    """Do what the steps want on this event loop; return their result, or raise what they raise.
-
-    A cancellation is not thrown into them: they are closed, and let go of whatever they hold.
-    """
+    """Drive the steps, see `drive_async`; a cancellation closes them, and they let go of all."""
     observer = defaults.observer
     try:
         want = steps.send(None)

@@ -187,7 +187,7 @@ class BaseMutex(Generic[Held]):
 
     @property
     def healthy(self) -> bool:
-        """Whether the caller holds the lock, see `HeldLock.healthy`; it never raises."""
+        """True while the caller holds the lock, see `HeldLock.healthy`; it never raises."""
         held = self._acquisitions.find(current_owner())
         return held is not None and held.healthy
 

@@ -126,6 +126,7 @@ class Acquisition:
 
     __slots__ = (
         "_awaited",
+        "_confirmed_at",
         "_facts",
         "_late",
         "_lease_ready",
@@ -141,7 +142,6 @@ class Acquisition:
         "_ticket_revision",
         "_tried_identity",
         "_written_at",
-        "confirmed_at",
         "deadline",
         "loss",
         "name",
@@ -187,7 +187,7 @@ class Acquisition:
         self._awaited: WatchTarget | None = None
         self._late = False  # something of an earlier request may still be out there
         self._sent_at = 0.0
-        self.confirmed_at = -math.inf
+        self._confirmed_at = -math.inf
         """Monotonic time at which the last request was sent that the store confirmed as ours."""
         self._tried_identity = holder.identity is None
         self._rival: Holder | None = None
@@ -258,11 +258,6 @@ class Acquisition:
         if target.ticket is None:
             return self._claim(now)
         return self._look(now, predecessor=target.ticket, left_at=event.revision)
-
-    @property
-    def queues(self) -> bool:
-        """Whether it is waited for where it is not free."""
-        return self._queue
 
     @property
     def has_rival(self) -> bool:
@@ -437,7 +432,7 @@ class Acquisition:
 
     @property
     def holder(self) -> Holder:
-        """What this holder has written, as far as it was confirmed."""
+        """The record that this holder has written, as far as the store confirmed it."""
         return replace(self._facts, fencing_token=self.token)
 
     def push(self, now: Now) -> Push:
@@ -462,14 +457,14 @@ class Acquisition:
         return True
 
     def _confirmed(self, sent_at: float, revision: int) -> None:
-        """The store has stamps that were made at `sent_at`, so the lock is ours until then + …
+        """Note that the store has stamps made at `sent_at`; the deadline counts from there.
 
-        Counted from before the request was sent, the deadline here is never later than the one of
-        an unlocker, which counts from when it sees the write.
+        That is before the request was sent, and an unlocker counts from when it sees the write: so
+        the deadline here is never later than an unlocker's.
         """
         self._written_at = max(self._written_at, revision)
-        # Of two pushes at once (a task's and keepalive's) the answers may come in either order.
-        sent_at = self.confirmed_at = max(sent_at, self.confirmed_at)
+        # Answers of two pushes at once (a task's and keepalive's) may come in either order.
+        sent_at = self._confirmed_at = max(sent_at, self._confirmed_at)
         if self._runtime.auto_unlock is not None:
             self.deadline = sent_at + self._runtime.auto_unlock
         self.quiet_until = min(sent_at + self._runtime.push_interval, self.deadline)

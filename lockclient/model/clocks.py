@@ -77,7 +77,7 @@ class _Patience(Deadline):
 
 
 class Stamps(NamedTuple):
-    """What a heartbeat writes, in Unix seconds; without `auto_unlock_at` no unlocker removes it."""
+    """The times that a heartbeat writes, in Unix seconds; no `auto_unlock_at`: never removed."""
 
     alert_at: float
     auto_unlock_at: float | None

@@ -1,4 +1,4 @@
-"""What a lock says about itself: its holder.
+"""The holder of a lock: the facts that a lock says about itself.
 
 Reading never raises: a value that can't be read is named in `Holder.problems`.
 """
@@ -187,7 +187,7 @@ class Holder:
 
     @property
     def _stamped_together(self) -> bool:
-        """Whether one transaction wrote both stamps. (Stores other than etcd have no other way.)"""
+        """True if one transaction wrote both stamps. (Stores other than etcd have no other way.)"""
         return self.stamp_revisions[0] == self.stamp_revisions[1]
 
     # ------------------------------------------------------------ reading

@@ -1,4 +1,4 @@
-"""What can be a lock's name."""
+"""The rules for a lock's name."""
 
 from __future__ import annotations
 

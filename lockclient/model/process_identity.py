@@ -1,4 +1,4 @@
-"""Which process this is, written so that another one on the same machine can tell if it still runs.
+"""The identity of a process, by which another one on its machine can tell if it still runs.
 
 A pid alone is used again; boot, pid namespace, pid and start time name one process for ever. None
 of them changes when a process replaces its program by `exec`. What changes is the auxiliary vector,

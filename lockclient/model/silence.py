@@ -61,7 +61,7 @@ NEVER: Final = math.inf
 
 @dataclass(frozen=True, slots=True)
 class ClockCheck:
-    """What the members' times told.
+    """The comparison of our clocks with the members' times.
 
     Attributes:
         now: our two clocks right after the members had answered.

@@ -27,7 +27,7 @@ class Sortable(Protocol):
 
     @property
     def waiters(self) -> int | None:
-        """How many wait; None: unknown, the store has no queue."""
+        """The number of waiters; None: unknown, the store has no queue."""
 
     @property
     def urgency(self) -> Urgency: ...
@@ -81,7 +81,7 @@ def urgency(holder: Holder, standing: Standing, waiters: int, head: float = inf)
 
 
 class CellKind(NamedTuple):
-    """How a column's cells are written.
+    """The way a column's cells are written.
 
     `name` is a macro of cells.html and a layout of the command's table; `text` writes a cell there.
     """

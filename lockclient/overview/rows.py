@@ -39,7 +39,7 @@ class Row:
 
 
 class QueueLength(NamedTuple):
-    """How many wait for a lock, since the change at `revision`."""
+    """The number of waiters for a lock, since the change at `revision`."""
 
     waiting: int
     revision: int

@@ -103,7 +103,7 @@ class Table:
         self.restored_at = 0.0
         """When a restore was noticed last, Unix seconds; 0: never."""
         self.restarts = 0
-        """How often all counts were restarted."""
+        """The number of times that all counts were restarted."""
         # Whether it is not known yet that a watch goes on in the store in which it began.
         self._looking = False
         self._missed = False

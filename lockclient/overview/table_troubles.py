@@ -19,7 +19,7 @@ LOG_INTERVAL_S = 60.0
 
 
 class Troubles:
-    """What can't be done with the locks now; nothing is news once the table is `stopping`."""
+    """The troubles with the locks at the moment; none is news once the table is `stopping`."""
 
     def __init__(self, stopping: threading.Event) -> None:
         self._stopping = stopping

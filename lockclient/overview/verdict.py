@@ -20,7 +20,7 @@ VERDICTS: Final = (*STATES, DEADLOCK, HELD_TOO_LONG)
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a lock stands at a moment: the one word for it, and all `words` that find it."""
+    """The verdict on a lock at a moment: the one word for it, and all `words` that find it."""
 
     state: str
     deadlock: bool = False

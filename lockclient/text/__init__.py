@@ -1,1 +1,1 @@
-"""How text leaves the program: escaping, durations, log lines."""
+"""Text that leaves the program: escaping, durations, log lines."""

@@ -1,4 +1,4 @@
-"""How a text of others leaves this program: pages, terminal, logs, errors, labels, CSV, chats.
+"""Escapes for others' texts: pages, terminal, logs, errors, labels, CSV, chats.
 
 JSON keeps it as it is.
 """

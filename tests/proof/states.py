@@ -9,7 +9,7 @@ _REVISIONS = {
     *("revision", "created", "ticket_revision", "left_at", "fencing_token", "token"),
     *("_ticket_revision", "_written_at"),
 }
-_LEFT_OUT = {"_own", "_runtime", "_facts", "confirmed_at", "deadline", "quiet_until", "_sent_at"}
+_LEFT_OUT = {"_own", "_runtime", "_facts", "_confirmed_at", "deadline", "quiet_until", "_sent_at"}
 _FLAGS = ("resent", "held", "over", "dead", "gone", "pushes")
 
 
