@@ -94,7 +94,7 @@ class Acquisitions(Generic[Held]):
                 return held
         lost = _lost.get()
         if lost is not None and lost._taken_by is self.itself:
-            return lost  # type: ignore[return-value]
+            return lost  # type: ignore[return-value]  # of the same mutex: its own kind
         return unreleased[0][1] if len(unreleased) == 1 else None
 
     def meant(self, call: str, owner: object) -> Held:
