@@ -69,6 +69,11 @@ class Settings:
         if url is None and "CLUSTERMUTEX_URL" in environ:
             url, source = environ["CLUSTERMUTEX_URL"], "CLUSTERMUTEX_URL"
         if url is None:
+            if environ.get("ETCDCTL_DISCOVERY_SRV"):
+                raise ValueError(
+                    "ETCDCTL_DISCOVERY_SRV: members that only the DNS lists are not supported: "
+                    "unset it, or name the members in CLUSTERMUTEX_URL."
+                )
             return cls(location=DEFAULT_LOCATION.from_environment(environ))
         with named_source(f"{source} {hidden(url)!r}"):
             return cls(location=read_location(url, environ))
@@ -106,7 +111,8 @@ def made_of(
     for name in others:
         if name not in known:
             raise ValueError(f"There is no setting {name!r}; there are: {', '.join(known)}.")
-    location = Settings.load(url).location
+    listed = endpoints is not None and "CLUSTERMUTEX_URL" not in os.environ
+    location = DEFAULT_LOCATION.from_environment() if listed else Settings.load(url).location
     if endpoints is not None:
         if isinstance(endpoints, str):
             raise ValueError(

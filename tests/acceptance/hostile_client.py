@@ -204,7 +204,7 @@ class Client:
             self._channels.call(TXN, txn, Deadline.after(30))
             self.done["written"] += len(step)
         except WireError as error:  # too large for it
-            if error.fault not in (ErrorKind.REFUSED, ErrorKind.TOO_LARGE):
+            if error.fault not in (ErrorKind.REFUSED, ErrorKind.NO_RIGHT, ErrorKind.TOO_LARGE):
                 raise
             self.done["refused"] += 1
         time.sleep(max(0.002, REST * (time.monotonic() - began)))

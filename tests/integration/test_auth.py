@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -18,8 +19,8 @@ from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.rpc_methods import AUTHENTICATE, TXN, make_call
 from lockclient.stores.protocol import STORE_TIMEOUT_S
 from lockclient.stores.service_protocol import ServiceStore
-from tests.support.certificates import jwt_keys
-from tests.support.etcd_binary import Etcdctl, etcdctl_of, served
+from tests.support.certificates import Authority, TlsEtcd, jwt_keys
+from tests.support.etcd_binary import Etcdctl, add_users, etcdctl_of, served
 from tests.support.locks import queue_up, remove
 from tests.support.processes import Figure, wait_until
 
@@ -299,3 +300,21 @@ class TestChanges:
         with waiting(waiter):
             held.release()
         waiter.release()
+
+    def test_who_has_a_certificate_and_a_user_is_that_user(
+        self, etcd_binary: str, tmp_path: Path, opened: Opener
+    ) -> None:
+        """A request without a token counts as the certificate's user, who may do nothing here."""
+        authority = Authority(tmp_path)
+        places = (etcd_binary, tmp_path / "data", tmp_path / "etcd.log")
+        server, client = authority.issue("127.0.0.1"), authority.issue(user="somebody")
+        with TlsEtcd(authority, server, *places, ask_clients=True) as etcd:
+            tls = (authority.cacert, client.cert, client.key)
+            flags = map("{}={}".format, ("--cacert", "--cert", "--key"), tls)
+            etcdctl = partial(etcdctl_of(etcd), *flags)
+            ann = Settings((etcd.endpoint,), ROOT, *tls, user="ann", password="ann")
+            held = ClusterMutex("x", store=opened(ann))
+            held.acquire()  # users are not asked for yet
+            add_users(etcdctl, ann=[f"{ROOT}/"])
+            held.alive(force=True)
+            held.release()

@@ -7,6 +7,7 @@ it (mostly the same cluster), and may yield those of one that followed the advic
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -14,6 +15,7 @@ from typing import Any
 
 from lockclient import Settings, open_store
 from lockclient.cli.setup.etcd_server import Etcd, embedded_etcd
+from lockclient.cli.setup.ports import free_port, is_free
 from tests.contract.asking import NAME
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import SLOW
@@ -21,6 +23,7 @@ from tests.support.bucket_store import settings_of
 from tests.support.doctor_bench import Bench
 from tests.support.etcd_binary import OPEN, add_users, etcdctl_of, exhaust_space, frozen
 from tests.support.locks import soon, take
+from tests.support.processes import wait_until
 
 Case = Callable[[Bench], Iterator[Settings]]
 HALF_OF_WHAT_IS_READ = 25_000
@@ -68,6 +71,20 @@ def _reads_locks_alone(bench: Bench) -> Iterator[Settings]:
 def _member_away(bench: Bench) -> Iterator[Settings]:
     yield bench.settings
     yield Settings((*bench.settings.endpoints, "127.0.0.1:1"), bench.settings.root)
+
+
+@finds("answers as `etcd grpc-proxy`")
+def _grpc_proxy(bench: Bench) -> Iterator[Settings]:
+    yield bench.settings
+    port = free_port()
+    endpoint, members = f"127.0.0.1:{port}", f"--endpoints={bench.etcd.endpoint}"
+    command = [bench.etcd.binary, "grpc-proxy", "start", members, f"--listen-addr={endpoint}"]
+    with (bench.folder / "proxy.log").open("wb") as log:
+        proxy = subprocess.Popen(command, stdout=log, stderr=log)
+    bench.exits.callback(proxy.wait)
+    bench.exits.callback(proxy.kill)
+    wait_until(lambda: not is_free(port), what="the proxy")
+    yield Settings((endpoint,), bench.settings.root)
 
 
 @finds("raises an alarm")

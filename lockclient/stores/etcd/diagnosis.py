@@ -22,6 +22,7 @@ from lockclient.stores.diagnosis_protocol import (
     Member,
 )
 from lockclient.stores.etcd.errors import ErrorKind
+from lockclient.stores.etcd.members import GRPC_PROXY
 from lockclient.stores.etcd.releases import (
     DATA_LOSS_VERSIONS,
     NEWEST_TESTED,
@@ -103,6 +104,16 @@ def clock_of(member: Member) -> Clock | None:
 def judge_members(found: Sequence[Member]) -> Iterator[Finding]:
     """Judge the cluster: who answers, versions, alarms, and who is not named."""
     for member in found:
+        if member.trouble == GRPC_PROXY:
+            yield Finding(
+                "member",
+                ERROR,
+                f"What listens at {member.endpoint} answers as `etcd grpc-proxy`, which is not "
+                "supported.",
+                "Name the members themselves: through it a lost lock and a release are noticed "
+                "late or never, and waiters lose their places in the queue.",
+            )
+            continue
         if member.trouble:
             yield Finding(
                 "member",
@@ -362,7 +373,7 @@ def probe_permissions(call: Callable[..., Any], root: str, deadline: Any) -> Map
         except WireError as refusal:
             if refusal.fault is ErrorKind.NO_SPACE:
                 return {}
-            if "permission denied" not in (refusal.error.details() or ""):
+            if refusal.fault is not ErrorKind.NO_RIGHT:
                 raise refusal.said from refusal.error
             found[folder] = False
     return found

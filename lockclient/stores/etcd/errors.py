@@ -28,6 +28,8 @@ class ErrorKind(Enum):
     """It may have happened. Send it again, here or elsewhere: that tells."""
     NEW_TOKEN = auto()
     """The token is stale: authenticate again and repeat."""
+    NO_RIGHT = auto()
+    """The user of the token lacks a right; nothing happened."""
     COMPACTED = auto()
     """The revision asked for is gone."""
     NO_LEASE = auto()
@@ -49,6 +51,7 @@ _TEXTS = (
     # The same in etcd 3.5.1, code UNKNOWN.
     ("auth: revision in header is old", ErrorKind.NEW_TOKEN),
     ("user name is empty", ErrorKind.NEW_TOKEN),
+    ("permission denied", ErrorKind.NO_RIGHT),
     ("failed to connect to all addresses", ErrorKind.NOT_SENT),
     ("errors resolving", ErrorKind.NOT_SENT),
     ("dns resolution failed", ErrorKind.NOT_SENT),

@@ -51,6 +51,7 @@ _REBOUND = {"Host": "page.invalid"}
 """What it says when that page's own name leads to this address (DNS rebinding)."""
 _NO_CERTIFICATE = ("ALERT_CERTIFICATE_REQUIRED", "ALERT_BAD_CERTIFICATE")
 """By which a server of TLS 1.3, or 1.2, ends a connection of who has none."""
+GRPC_PROXY = "`etcd grpc-proxy` listens there"
 _UNKNOWN_HOST = 421
 """etcd's status for a host that is not in its list."""
 
@@ -74,7 +75,7 @@ def _member(location: EtcdLocation, endpoint: str, timeout: float) -> Member:
     except (OSError, http.client.HTTPException) as error:
         return Member(endpoint, trouble=_why(error, timeout))
     except (ValueError, KeyError, TypeError):
-        return Member(endpoint, trouble="what listens there is no etcd")
+        return Member(endpoint, trouble=_what_else(location, endpoint, timeout))
 
     sizes = _sizes(location, endpoint, timeout)
     status, listed, auth = _itself(location, endpoint, timeout)
@@ -95,6 +96,14 @@ def _member(location: EtcdLocation, endpoint: str, timeout: float) -> Member:
         certified=_refuses_strangers(location, endpoint, timeout),
         pages=_answers_pages(location, endpoint, timeout),
     )
+
+
+def _what_else(location: EtcdLocation, endpoint: str, timeout: float) -> str:
+    """Return what listens there instead of an etcd."""
+    with suppress(OSError, http.client.HTTPException):
+        if b"etcd_grpc_proxy_" in fetch(location, endpoint, "/proxy/metrics", timeout)[2]:
+            return GRPC_PROXY
+    return "what listens there is no etcd"
 
 
 def _itself(

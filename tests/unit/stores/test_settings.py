@@ -49,6 +49,18 @@ def test_what_the_url_does_not_say_comes_from_etcdctl_s_variables(pem: str) -> N
     assert load("etcd://a:1", ETCDCTL_CACERT=pem).secure
 
 
+def test_members_in_the_dns_are_refused_where_nothing_names_the_members(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """etcdctl asks the DNS first, so the default would be another cluster than etcdctl's."""
+    monkeypatch.setenv("ETCDCTL_DISCOVERY_SRV", "example.com")
+    for endpoints in ({}, {"ETCDCTL_ENDPOINTS": "c:3"}):
+        with pytest.raises(ValueError, match="ETCDCTL_DISCOVERY_SRV: members"):
+            load(ETCDCTL_DISCOVERY_SRV="example.com", **endpoints)
+    assert load("etcd://a:1", ETCDCTL_DISCOVERY_SRV="example.com").endpoints == ("a:1",)
+    assert made_of(None, ["a:1"], {}).endpoints == ("a:1",)
+
+
 def test_setup_takes_settings_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Endpoints with or without a scheme, and any field; the rest from the environment."""
     monkeypatch.setenv("CLUSTERMUTEX_URL", "etcds://b:2/b")

@@ -285,7 +285,9 @@ class Tries:
         fault = diagnose(error)
         self._sending.in_flight = False
         renewable = bool(failover.authentication.name) and self._new_tokens < MAX_NEW_TOKENS
-        if fault is ErrorKind.NEW_TOKEN and renewable:
+        # A request without a token counts as that of the certificate's user, where there is one.
+        other_user = fault is ErrorKind.NO_RIGHT and not self._new_tokens
+        if renewable and (fault is ErrorKind.NEW_TOKEN or other_user):
             # Of all the requests that were under way with a stale token, only the first finds it
             # here: the others would throw away the new one, and each costs etcd a bcrypt.
             if member.metadata() == self.metadata:

@@ -59,7 +59,7 @@ NO_SUCH_HOST = "DNS resolution failed for nowhere:2379: Domain name not found"
         (Code.NOT_FOUND, "etcdserver: requested lease not found", ErrorKind.NO_LEASE),
         (Code.RESOURCE_EXHAUSTED, f"{MVCC} database space exceeded", ErrorKind.NO_SPACE),
         # No, and no again.
-        (Code.PERMISSION_DENIED, "etcdserver: permission denied", ErrorKind.REFUSED),
+        (Code.PERMISSION_DENIED, "etcdserver: permission denied", ErrorKind.NO_RIGHT),
         (Code.INVALID_ARGUMENT, "etcdserver: request is too large", ErrorKind.REFUSED),
         (Code.INVALID_ARGUMENT, "etcdserver: authentication failed, …", ErrorKind.REFUSED),
         (Code.UNIMPLEMENTED, "unknown service etcdserverpb.KV", ErrorKind.REFUSED),
