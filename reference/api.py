@@ -55,7 +55,7 @@ _HEAD = """\
 Generated from the docstrings by `make reference`. Import all of these from `lockclient`, unless \
 the section names another module; `lockclient.__version__` is the release. Anything else in the \
 package may change with any release. The [README](../README.md) shows how to use locks, \
-[times.md](times.md) helps to choose their times.
+[choosing the times](guide.md#choosing-the-times) helps to choose their times.
 """
 _GIVEN = (
     *(lockclient.Holder, lockclient.Ticket, lockclient.Removal, lockclient.Guard),

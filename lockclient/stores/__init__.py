@@ -1,7 +1,7 @@
 """Where locks are kept: the protocols, the registry, and a folder for each store.
 
 For whoever writes a store of their own, what that needs is here by one name: see
-docs/stores-of-your-own.md.
+docs/stores.md.
 """
 
 from importlib import import_module

@@ -104,7 +104,7 @@ def read_location(url: str, environ: Mapping[str, str] = os.environ) -> Location
         raise ValueError(
             "Locks in memory exclude nobody in another process, so that no URL leads there. Tests "
             "have them by ClusterMutex.setup(store=lockclient.testing.MemoryStore()), or by the "
-            "fixture of lockclient.testing.plugin; see docs/testing.md."
+            "fixture of lockclient.testing.plugin; see docs/guide.md#testing."
         )
     if entry is None and _factory(scheme) is not None:
         return UrlLocation(url)

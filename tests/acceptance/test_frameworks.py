@@ -1,4 +1,4 @@
-"""docs/frameworks.md with the real packages, in an environment of their own: for `make soak`.
+"""docs/programs.md, Frameworks, with the real packages, in an environment of their own: `make soak`.
 
 `make test` has what needs no other package than the tests have themselves, and FastAPI, which is
 few.
@@ -28,9 +28,9 @@ from tests.support.valkey_servers import running
 from tests.support.wheel import build_wheel
 
 CHECKOUT = Path(__file__).parents[2]
-PAGE = documents.text("frameworks.md")
+PAGE = documents.text("programs.md#frameworks")
 _, API, API_TEST, GUNICORN, POOL, POD, TASKS, JOBS, COMMAND, AIRFLOW = documents.codes(
-    "frameworks.md", "python"
+    "programs.md#frameworks", "python"
 )
 GREEN = re.findall(r"^\| `((\w+)\.[^`]+)` \| (\w+) \| (\w+) \|$", PAGE, re.MULTILINE)
 """What patches threads, the package, and what comes of it with etcd and with Valkey."""

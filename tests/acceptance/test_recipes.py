@@ -1,4 +1,4 @@
-"""README.md, docs/start.md, docs/recipes.md, docs/runbook.md: their programs, as they stand."""
+"""The programs of README.md, the guide, the recipes and the runbook, run as they stand."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tests.support.documents import codes, text
 from tests.support.locks import has, read
 from tests.support.processes import run_to_end, wait_until
 
-SHELL = codes("recipes.md", "sh", "crontab")
-TRY, JOB, SEVERAL, AS_LONG_AS_IT_LIVES, ELSEWHERE = codes("recipes.md", "python")
+SHELL = codes("programs.md#recipes", "sh", "crontab")
+TRY, JOB, SEVERAL, AS_LONG_AS_IT_LIVES, ELSEWHERE = codes("programs.md#recipes", "python")
 (SIGTERM,) = codes("runbook.md", "python")
-FIRST, FIRST_ASYNC, HELD = codes("start.md", "python")
+FIRST, FIRST_ASYNC, HELD = codes("guide.md#ten-minutes", "python")
 Make = Callable[..., None]
 
 

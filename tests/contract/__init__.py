@@ -1,4 +1,4 @@
-"""The contract suite: what every store promises. docs/stores-of-your-own.md: how to run it."""
+"""The contract suite: what every store promises. docs/stores.md says how to run it."""
 
 import pytest
 

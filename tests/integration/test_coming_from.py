@@ -1,4 +1,4 @@
-"""docs/coming-from.md: each example of ours is run as it stands, on a real etcd."""
+"""docs/guide.md, Coming from another lock: our examples run as they stand, on a real etcd."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lockclient.model.clocks import Deadline
 from lockclient.stores.service_protocol import ServiceStore
 from tests.support.documents import blocks
 
-PROGRAMS = blocks("coming-from.md", "python")
+PROGRAMS = blocks("guide.md#coming-from-another-lock", "python")
 SECTIONS = dict.fromkeys(program.section for program in PROGRAMS)
 
 

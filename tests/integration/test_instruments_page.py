@@ -1,4 +1,4 @@
-"""docs/instruments.md and docs/frameworks.md: what needs no framework, run as it stands."""
+"""docs/programs.md, Instruments and Frameworks: what needs no framework, run as it stands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ instruments.flush(30)
 """
 
 
-@pytest.mark.parametrize("block", codes("instruments.md", "python"))
+@pytest.mark.parametrize("block", codes("programs.md#instruments", "python"))
 def test_it_runs(block: str, settings: Settings) -> None:
     program = f"import logging\nfrom lockclient import ClusterMutex\n{block}{USE}"
     done = run_to_end(
@@ -41,7 +41,7 @@ def test_one_leads_and_the_next_follows(
     settings: Settings, store: ServiceStore, tmp_path: Path
 ) -> None:
     program = tmp_path / "leader.py"
-    program.write_text(codes("frameworks.md", "python")[0])
+    program.write_text(codes("programs.md#frameworks", "python")[0])
     logs = [tmp_path / "a.log", tmp_path / "b.log"]
     pods = []
     try:

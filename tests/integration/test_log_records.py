@@ -73,7 +73,7 @@ def test_tasks_and_what_they_hand_on(store: MemoryStore) -> None:
 
 
 def test_structlog(store: MemoryStore) -> None:
-    """As docs/instruments.md has it."""
+    """As docs/programs.md, Instruments, has it."""
 
     def name_lock(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
         return {**held_lock_fields(), **event}

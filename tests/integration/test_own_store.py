@@ -1,4 +1,4 @@
-"""docs/stores-of-your-own.md: a store over SQLite, by an entry point and the contract suite."""
+"""docs/stores.md, A store of your own: over SQLite, by an entry point and the contract suite."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.soak import soaking
 EXAMPLE = Path(__file__).parents[1] / "support" / "own_store"
 STORE = EXAMPLE / "sqlite_locks.py"
 CHECKOUT = Path(__file__).parents[2]
-PAGE = CHECKOUT / "docs" / "stores-of-your-own.md"
+PAGE = CHECKOUT / "docs" / "stores.md"
 MOST_LINES = 150
 SUITE = (sys.executable, "-m", "pytest", "tests/contract", "-p", "no:cacheprovider")
 PROGRAM = """

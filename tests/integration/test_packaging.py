@@ -54,7 +54,7 @@ def test_both_distributions_are_built_without_a_warning(tmp_path: Path) -> None:
         names = {name.partition("/")[2] for name in sources.getnames()}
     assert {
         *("packaging/completions/clustermutex.bash", "packaging/clustermutex.1"),
-        *("docs/testing.md", "CHANGELOG.md"),
+        *("docs/guide.md", "CHANGELOG.md"),
     } <= names
 
 

@@ -1,4 +1,4 @@
-"""docs/testing.md: its examples as other people's tests, run as they stand."""
+"""docs/guide.md, Testing: its examples as other people's tests, run as they stand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.support.documents import codes
 from tests.support.processes import run_to_end
 
-CONFTEST, BILLING, IN_MEMORY, IN_ETCD, UNITTEST = codes("testing.md", "python")
+CONFTEST, BILLING, IN_MEMORY, IN_ETCD, UNITTEST = codes("guide.md#testing", "python")
 
 
 def test_with_pytest(tmp_path: Path, etcd_binary: str) -> None:

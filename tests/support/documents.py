@@ -20,8 +20,15 @@ class Block(NamedTuple):
 
 
 def text(page: str) -> str:
-    """Return a page, which is named from `docs` on."""
-    return (DOCS / page).read_text(encoding="utf-8")
+    """Return a page by its name below `docs`, or the chapter that `page.md#anchor` names."""
+    name, _, anchor = page.partition("#")
+    whole = (DOCS / name).read_text(encoding="utf-8")
+    if not anchor:
+        return whole
+    chapters = re.split(r"^(?=## )", whole, flags=re.MULTILINE)
+    title = anchor.replace("-", " ")
+    (chapter,) = (part for part in chapters if part.lower().startswith(f"## {title}\n"))
+    return chapter
 
 
 def blocks(page: str, *kinds: str) -> list[Block]:

@@ -1,4 +1,4 @@
-"""Locks in a file of SQLite: a store of somebody else's, as docs/stores-of-your-own.md has it."""
+"""Locks in a file of SQLite: a store of somebody else's, the example of docs/stores.md."""
 
 from __future__ import annotations
 
