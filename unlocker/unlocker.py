@@ -21,7 +21,7 @@ from lockclient.model.announcement import CLOCKS_DIFFER, CLOCKS_UNKNOWN
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.model.removal import Removal
 from lockclient.model.silence import ClockCheck
-from lockclient.overview.freshness import Freshness, latest
+from lockclient.overview.freshness import Freshness
 from lockclient.overview.rows import Transition
 from lockclient.overview.table import Table
 from lockclient.service.metrics import gauge_by_label
@@ -112,7 +112,7 @@ class Unlocker:
             on_removal=self._on_removal,
         )
         self._observer = Observer(table, self._rate_limit, metrics, self._notifier)
-        self._freshness = Freshness(table, store.renew_watch, latest(store))
+        self._freshness = Freshness(table, store)
         self._unclaimed = UnclaimedLocks(table, uncounted, metrics.series_limits[FREE])
         self._remover = Remover(
             store, self._deadlines, self._rate_limit, self.identity, metrics, self._ending

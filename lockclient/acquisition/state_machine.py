@@ -338,8 +338,9 @@ class Acquisition:
         ours = previous is not None and previous.identity == self.holder.identity
         if previous is not None and ours and previous.has_newer_format:  # left alone, dead or not
             log.warning(
-                *("Not taking %r over from %s, though the identity is the same: %s.",),
-                *(*_named(previous), previous.undecided()),
+                "Not taking %r over from %s, though the identity is the same: its format %s is "
+                "newer than the one known here.",
+                *(*_named(previous), previous.format),
                 extra=naming(self),
             )
             ours = False

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
-from math import inf
 from typing import Any
 
 from lockclient.default_store import open_store
@@ -103,13 +102,8 @@ def listed_locks(
     firsts, circles = heads or {}, by_lock(deadlocks)
     listed = []
     for name, row in table.rows().items():
-        stands, first = standing(row.holder, wall), firsts.get(name)
-        found = Listed(
-            *(row.holder, stands.state, waiters.get(name, nobody)),
-            head=inf if first is None else first.revision,
-            waits_since=None if first is None else first.since,
-            deadlock=circles[name].seen_from(name) if name in circles else (),
-            held_too_long=stands.held_too_long,
-        )
-        listed.append(found)
+        circle = circles[name].seen_from(name) if name in circles else ()
+        stands = standing(row.holder, wall, deadlock=bool(circle))
+        lock = Listed(row.holder, stands, waiters.get(name, nobody), firsts.get(name), circle)
+        listed.append(lock)
     return listed

@@ -248,7 +248,9 @@ class Holder:
         return (self.format or 0) > KNOWN_FORMAT
 
     def undecided(self) -> str:
-        """Say why nobody can tell when a sound lock may be removed; empty if that can be told."""
+        """Say why nobody can tell when a lock may be removed; empty: known, or broken."""
+        if self.broken():
+            return ""
         if self.has_newer_format:
             return f"its format {self.format} is newer than the one known here, {KNOWN_FORMAT}"
         if self.auto_unlock_at is None:

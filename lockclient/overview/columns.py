@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from math import inf
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from lockclient.model.holder import BROKEN, OK, OVERDUE, UNDECIDED, Holder
+from lockclient.model.ticket import Ticket
 from lockclient.overview.lock_view import no_unlock, unlocks_at
-from lockclient.overview.verdict import DEADLOCK, Standing, shared_standing
+from lockclient.overview.verdict import DEADLOCK, Standing
 from lockclient.text.durations import duration, roughly
 from lockclient.text.escaping import shown_name
 from lockclient.text.timestamps import distance
@@ -19,34 +20,20 @@ from lockclient.text.timestamps import distance
 Urgency = tuple[int, int, int, float, float]
 
 
-class Sortable(Protocol):
-    """What a list knows of a lock."""
-
-    @property
-    def holder(self) -> Holder: ...
-
-    @property
-    def waiters(self) -> int | None:
-        """The number of waiters; None: unknown, the store has no queue."""
-
-    @property
-    def urgency(self) -> Urgency: ...
-
-
 class Listed(NamedTuple):
-    """One lock in a list; `waits_since` is when the first waiter came, by its clock."""
+    """One lock in a list.
+
+    Attributes:
+        waiters: their number; None: unknown, the store has no queue.
+        head: the first ticket of the queue, if that was read.
+        deadlock: `Deadlock.seen_from` this lock; empty: it is in none.
+    """
 
     holder: Holder
-    state: str
+    standing: Standing
     waiters: int | None
-    head: float = inf
-    waits_since: float | None = None
+    head: Ticket | None = None
     deadlock: tuple[str, ...] = ()
-    held_too_long: bool = False
-
-    @property
-    def standing(self) -> Standing:
-        return shared_standing(self.state, bool(self.deadlock), self.held_too_long)
 
     @property
     def urgency(self) -> Urgency:
@@ -60,8 +47,10 @@ _FOR_A_PERSON: Final = {BROKEN: 0, UNDECIDED: 1, DEADLOCK: 2}
 _NEVER_REMOVED, _REMOVED_LATER = 3, 4
 
 
-def urgency(holder: Holder, standing: Standing, waiters: int, head: float = inf) -> Urgency:
-    """Return what the most urgent lock has least of: overdue first, and the healthy ones last.
+def urgency(
+    holder: Holder, standing: Standing, waiters: int, head: Ticket | None = None
+) -> Urgency:
+    """Return the sort key, the most urgent lock first: overdue ones first, healthy ones last.
 
     The others go by how many wait; then those first that only a person can free; then by the
     revision of the oldest ticket (`head`), which no waiter's clock moves; then by the time left.
@@ -74,7 +63,8 @@ def urgency(holder: Holder, standing: Standing, waiters: int, head: float = inf)
         return 2, 0, 0, inf, left
     silent = holder.alert_at if due is None and holder.alert_at is not None else left
     freed = _FOR_A_PERSON.get(verdict, _NEVER_REMOVED if due is None else _REMOVED_LATER)
-    return int(standing.state != OVERDUE), -waiters, freed, head, silent
+    oldest = inf if head is None else head.revision
+    return int(standing.state != OVERDUE), -waiters, freed, oldest, silent
 
 
 # ---------------------------------------------------------------- cells
@@ -105,8 +95,8 @@ def _process(_: str, lock: Listed, __: float) -> str:
 def _queue(waiters: int | None, lock: Listed, wall: float) -> str:
     if not waiters:
         return "–" if waiters is None else "0"
-    longest = "" if lock.waits_since is None else f" · {roughly(wall - lock.waits_since)}"
-    return f"{waiters}{longest}"
+    since = None if lock.head is None else lock.head.since
+    return f"{waiters}" if since is None else f"{waiters} · {roughly(wall - since)}"
 
 
 STATE: Final = CellKind("state", lambda _, lock, __: lock.standing.verdict)
@@ -128,7 +118,8 @@ class Column(NamedTuple):
 
     Attributes:
         title, short: its headings on the dashboard (empty: it has none there) and in the command.
-        value: what to sort by; a lock for which that is None comes last, either way.
+        value: of a `Listed`, or of a row of the dashboard, what to sort by; a lock for which that
+            is None comes last, either way.
         spare: whether it is the first to be left out where a terminal has no room.
         while_held: whether nothing stands in it once the lock is gone.
     """
@@ -137,7 +128,7 @@ class Column(NamedTuple):
     title: str
     short: str
     kind: CellKind
-    value: Callable[[Sortable], Any]
+    value: Callable[[Any], Any]
     spare: bool = False
     while_held: bool = False
 
@@ -154,13 +145,13 @@ COLUMNS: Final = (
     Column("reason", "Reason", "REASON", PROSE, lambda lock: lock.holder.reason or None),
     Column("locked_at", "Held for", "HELD", AGE, lambda lock: lock.holder.locked_at),
     Column(
-        *("alive_at", "Silent for", "SILENT", AGE, lambda lock: lock.holder.alive_at),
+        "alive_at", "Silent for", "SILENT", AGE, lambda lock: lock.holder.alive_at,
         spare=True, while_held=True,
     ),
     # On the dashboard it is a notch in the bar of the auto-unlock.
     Column("alert_at", "", "ALERT", COUNTDOWN, lambda lock: lock.holder.alert_at, spare=True),
     Column(
-        *("auto_unlock_at", "Until auto-unlock", "UNLOCK", DEADLINE),
+        "auto_unlock_at", "Until auto-unlock", "UNLOCK", DEADLINE,
         lambda lock: unlocks_at(lock.holder),
     ),
 )  # fmt: skip

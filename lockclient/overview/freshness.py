@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
 
 from lockclient.model.clocks import monotonic
 from lockclient.overview.table import Table
@@ -31,13 +30,6 @@ log = get_logger(__name__)
 LATE = 2.0
 """Seconds for which a watch may be late. With something to expect every 3 s no picture is older
 than 5 s without being called stale."""
-
-
-def latest(store: ServiceStore) -> float:
-    """Return for how many seconds a store may be late: a poll may miss a write of its own time."""
-    return LATE + 2 * store.poll
-
-
 READ_AFTER, READ_AGAIN_AFTER = 10.0, 45.0
 """Seconds from the stream that was opened anew to the first reading, and from one to the next: an
 alert by Prometheus is to ring before all is lost."""
@@ -48,10 +40,10 @@ READINGS = 2
 class Freshness:
     """Compares what is known to be written with what a table shows; several threads may use it."""
 
-    def __init__(self, table: Table, reopen: Callable[[], None], late: float = LATE) -> None:
+    def __init__(self, table: Table, store: ServiceStore) -> None:
         self._table = table
-        self._reopen = reopen
-        self._late_after = late
+        self._store = store
+        self._late_after = LATE + 2 * store.poll  # a poll may miss a write of its own time
         self._lock = threading.Lock()
         self._proven_at = monotonic()
         # The oldest revision that is not shown yet, and since when it is known. One is enough: when
@@ -59,9 +51,8 @@ class Freshness:
         self._waiting: tuple[int, float] | None = None
         self._confirmed_at = -math.inf
         self._followed = 0
-        self._reopened = False
-        self._readings = 0
-        self._hopeless = False
+        self._steps = 0
+        """Those taken: the stream reopened, everything read, read again, given up."""
         self._next_at = 0.0
 
     def expect(self, revision: int, known_at: float) -> None:
@@ -85,12 +76,12 @@ class Freshness:
     def stale(self) -> bool:
         with self._lock:
             self._settle()
-            return self._readings > 0 or self._late() > self._late_after
+            return self._has_read or self._late() > self._late_after
 
     def failed(self) -> bool:
         with self._lock:
             self._settle()
-            return self._hopeless
+            return self._steps > 1 + READINGS
 
     def escalate(self) -> None:
         with self._lock:
@@ -106,21 +97,23 @@ class Freshness:
                 or not confirmed
             ):
                 return
-            reading = self._reopened
-            if self._readings >= READINGS:
-                self._hopeless = True
+            self._steps += 1
+            if self._steps > 1 + READINGS:
                 return
-            self._reopened = True
-            self._readings += reading
+            reading = self._has_read
             self._next_at = now + (READ_AGAIN_AFTER if reading else READ_AFTER)
         log.warning(
             "For %.0f s the watch has not shown what the store has confirmed: reopening it%s.",
             late,
             ", and everything is read again" if reading else "",
         )
-        self._reopen()
+        self._store.renew_watch()
         if reading:
             self._table.resync()
+
+    @property
+    def _has_read(self) -> bool:
+        return self._steps > 1
 
     def _late(self) -> float:
         return 0.0 if self._waiting is None else monotonic() - self._waiting[1]
@@ -128,11 +121,10 @@ class Freshness:
     def _settle(self) -> None:
         followed = self._table.followed
         if followed != self._followed:
-            if self._readings:
+            if self._has_read:
                 log.warning("The watch shows changes again.")
-            self._followed, self._readings = followed, 0
-            self._reopened = self._hopeless = False
+            self._followed, self._steps = followed, 0
         if self._waiting is not None and self._table.revision >= self._waiting[0]:
-            if not self._readings:
+            if not self._has_read:
                 self._proven_at = self._waiting[1]
             self._waiting = None

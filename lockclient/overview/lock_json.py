@@ -9,46 +9,41 @@ from lockclient.model.fields import COUNT, FLAG, KNOWN, NAMES, TEXT, Fact
 from lockclient.model.holder import FACTS, STATES, Holder
 from lockclient.model.removal import REMOVAL_FACTS, Removal
 from lockclient.model.ticket import Ticket
-from lockclient.overview.lock_view import undecided
 from lockclient.overview.verdict import Standing
 
 _NOW: Final = (
     Fact("state", TEXT, KNOWN, "", f"One of {', '.join(STATES)}.", optional=False),
     Fact(
-        *("undecided", TEXT, KNOWN, ""),
+        "undecided", TEXT, KNOWN, "",
         "Why it is unknown when it may be removed, so that only people remove it; null: it "
         "is known.",
     ),
-)
+)  # fmt: skip
 
 _BESIDES: Final = (
     Fact(
-        *("waiters", COUNT, KNOWN, ""),
+        "waiters", COUNT, KNOWN, "",
         "How many wait for it; null: unknown, because the store has no queue.",
     ),
     Fact(
-        *("deadlock", NAMES, KNOWN, ""),
+        "deadlock", NAMES, KNOWN, "",
         "The locks of a suspected deadlock that it is part of, itself first, five at most; "
         "empty: it is in none.", optional=False,
     ),
     Fact(
-        *("held_too_long", FLAG, KNOWN, ""),
+        "held_too_long", FLAG, KNOWN, "",
         "Whether it is held for longer than `max_hold`.", optional=False,
     ),
 )  # fmt: skip
 
 _TOLD: Final = tuple(fact for fact in FACTS if fact.told)
-
 _LISTED: Final = tuple(fact for fact in _TOLD if fact.listed)
-
 LOCK_FACTS: Final = (*_LISTED[:2], *_NOW, *_LISTED[2:], *_BESIDES)
-"""What programs are told of a lock in a list: which one it is, how it is, all else."""
-
+"""Of a lock in a list: name and uuid, state, the rest."""
 REMOVED_FACTS: Final = (*_LISTED, *REMOVAL_FACTS)
-"""And of a removal in one."""
-
+"""Of a removal in a list."""
 UNLISTED: Final = tuple(fact for fact in _TOLD if not fact.listed)
-"""And of a lock or a removal that is asked for by itself, besides."""
+"""Besides, of one lock or removal that is asked for."""
 
 
 def lock_facts(
@@ -57,7 +52,7 @@ def lock_facts(
     """Return a lock for JSON as a list has it; `deadlock` is `Deadlock.seen_from`."""
     now = {
         "state": standing.state,
-        "undecided": undecided(holder) or None,
+        "undecided": holder.undecided() or None,
         "waiters": waiters,
         "deadlock": [*deadlock],
         "held_too_long": standing.held_too_long,

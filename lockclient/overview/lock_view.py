@@ -11,11 +11,6 @@ from lockclient.text.durations import period
 from lockclient.text.timestamps import utc
 
 
-def undecided(holder: Holder) -> str:
-    """Say why nobody can tell when a lock may be removed; empty: known, or broken."""
-    return "" if holder.broken() else holder.undecided()
-
-
 def no_unlock(holder: Holder) -> str:
     """Return the word instead of an auto-unlock's time; empty if one is to come."""
     if holder.broken():

@@ -35,11 +35,11 @@ class Standing:
         object.__setattr__(self, "words", (self.state, *(word for word, so in more if so)))
 
 
-shared_standing: Final = lru_cache(maxsize=64)(Standing)
+_shared: Final = lru_cache(maxsize=64)(Standing)
 """Returns the one copy of a standing: there are a few for tens of thousands of locks."""
 
 
 def standing(holder: Holder, wall: float, *, deadlock: bool = False) -> Standing:
     too_long_at = holder.too_long_at
     too_long = too_long_at is not None and wall > too_long_at
-    return shared_standing(holder.state(wall), deadlock, too_long)
+    return _shared(holder.state(wall), deadlock, too_long)

@@ -98,8 +98,8 @@ class Held(NamedTuple):
             if stamp is not None:
                 since, until = (stamp, until) if stamp < wall else (since, min(until, stamp))
         how = ended and (ended.how, ended.by, ended.why)
-        first, waits_since = (inf, None) if head is None else (head.revision, head.since)
-        order, text = urgency(holder, stands, waiters, first), searchable(holder)
+        waits_since = None if head is None else head.since
+        order, text = urgency(holder, stands, waiters, head), searchable(holder)
         # With its place in the order, which a queue can move that is as long as it was.
         told = _SHOWN(holder), stands.words, waiters, how, order, waits_since
         shown = repr(told).encode(errors="replace")

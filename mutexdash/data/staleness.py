@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, monotonic
-from lockclient.overview.freshness import Freshness, latest
+from lockclient.overview.freshness import Freshness
 from lockclient.overview.table import Table
 from lockclient.service.supervision import LIMIT, Loop
 from lockclient.stores.service_protocol import ServiceStore
@@ -40,7 +40,7 @@ class Probe(Loop):
     def __init__(self, table: Table, store: ServiceStore) -> None:
         self._table = table
         self._store = store
-        self._freshness = Freshness(table, store.renew_watch, latest(store))
+        self._freshness = Freshness(table, store)
         self.old = OLD_S + 2 * store.poll
         """Seconds without a proof after which nobody is told that all is well."""
         self._newest = 0

@@ -19,7 +19,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from lockclient.model.retention import RECORD_RETENTION
 from lockclient.overview.columns import COLUMNS, MANY_WAITERS, QUEUE
 from lockclient.overview.force_unlock import NO_RECORD
-from lockclient.overview.lock_view import Bar, fact_rows, fact_text, no_unlock, undecided
+from lockclient.overview.lock_view import Bar, fact_rows, fact_text, no_unlock
 from lockclient.overview.verdict import standing
 from lockclient.text.durations import duration, parse_duration, period, roughly
 from lockclient.text.escaping import apart, meant, plain
@@ -248,7 +248,6 @@ def _common() -> dict[str, Any]:
         "bar_of": Bar.of,
         "lines_of": fact_rows,
         "no_unlock": no_unlock,
-        "undecided": undecided,
         "standing": standing,
         "many_waiters": MANY_WAITERS,
         "record_retention": RECORD_RETENTION,

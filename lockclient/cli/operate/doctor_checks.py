@@ -140,7 +140,7 @@ def locks(found: Sequence[Listed], wall: float) -> Iterator[Finding]:
     in_state: defaultdict[str, list[Listed]] = defaultdict(list)
     staying: defaultdict[str, list[Listed]] = defaultdict(list)
     for lock in found:
-        in_state[lock.state].append(lock)
+        in_state[lock.standing.state].append(lock)
         staying[no_unlock(lock.holder)].append(lock)
     overdue = in_state[OVERDUE]
     late = max((wall - (lock.holder.auto_unlock_at or wall) for lock in overdue), default=0.0)
@@ -163,7 +163,7 @@ def locks(found: Sequence[Listed], wall: float) -> Iterator[Finding]:
     ):  # fmt: skip
         if wrong:
             yield Finding("locks", level, f"{_names(wrong)} {text}.", advice)
-    well = sum(lock.state == OK for lock in found)
+    well = sum(lock.standing.state == OK for lock in found)
     others = f", {len(found) - well} not, as told above" if well < len(found) else ""
     held = f"{counted(len(found), 'lock')} held: {well} well{others}."
     yield Finding("locks", FINE, held if found else "No lock is held.")

@@ -21,7 +21,7 @@ from lockclient.model.holder import FACTS, OK, Holder
 from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
 from lockclient.overview.lock_json import UNLISTED, whole_lock
-from lockclient.overview.lock_view import NOTCH, Bar, fact_rows, fact_text, undecided
+from lockclient.overview.lock_view import NOTCH, Bar, fact_rows, fact_text
 from lockclient.overview.verdict import standing
 from lockclient.settings import Settings
 from lockclient.stores.outcomes import ReadResult
@@ -158,7 +158,7 @@ def lock_lines(
     yield f"{click.style(shown_name(holder.name), bold=True)}  {told}"
     for fault in holder.faults():
         yield _line("broken", fault)
-    if why := undecided(holder):
+    if why := holder.undecided():
         why = f"{why}. People are alerted, but nothing removes it by itself."
         yield _sentence("undecided", why)
     if deadlock is not None:

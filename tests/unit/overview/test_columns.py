@@ -9,7 +9,6 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,12 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.fields import COUNT, FLAG, KNOWN, NAMES, SECONDS, TEXT, TEXTS, TIME, Fact
 from lockclient.model.holder import FACTS, Holder
 from lockclient.model.removal import AUTO_UNLOCK, REMOVAL_FACTS, Removal
+from lockclient.model.ticket import Ticket
 from lockclient.overview import columns
 from lockclient.overview.columns import COLUMNS, SORTS, CellKind, Listed, in_order
-from lockclient.overview.lock_view import fact_rows, fact_text, undecided
+from lockclient.overview.lock_view import fact_rows, fact_text
 from lockclient.overview.table import Table
+from lockclient.overview.verdict import Standing
 from mutexdash.web.openapi import description
 from tests.support.board import Board
 
@@ -190,7 +191,7 @@ def test_what_is_undecided_is_told_and_promises_no_auto_unlock(
     board.settle()
     row = table_of(board).row("odd")
     assert row is not None
-    why = undecided(row.holder)
+    why = row.holder.undecided()
     assert why
 
     nobody = "It is unknown when this lock may be removed"
@@ -209,7 +210,7 @@ def test_what_is_undecided_is_told_and_promises_no_auto_unlock(
     assert board.html("/?state=undecided").count('<tr class="undecided"') == 2
     assert 'mutexdash_locks{state="undecided"} 2' in board.html("/metrics")
 
-    (cells,) = ls.cells([Listed(row.holder, "ok", 0)], time.time())
+    (cells,) = ls.cells([Listed(row.holder, Standing("ok"), 0)], time.time())
     assert cells[[*SORTS].index("auto_unlock_at")] == "undecided"
     told = "\n".join(map(click.unstyle, lock_lines(row.holder, (), time.time())))
     assert f"undecided         {why}. People are alerted" in told
@@ -232,10 +233,10 @@ def test_a_stamp_that_was_moved_alone_tells_no_last_heartbeat(board: Board) -> N
     board.shows("/lock/odd", "Last heartbeat unknown")
 
 
-STUCK: list[tuple[str, str, float | None, int, float, float]] = [
-    # name, verdict, auto-unlock in, waiters, alert, revision of the first ticket
+STUCK: list[tuple[str, str, float | None, int, float, int]] = [
+    # name, verdict, auto-unlock in, waiters, alert, revision of the first ticket (0: not read)
     ("late-waited-for", "overdue", -1, 2, -50, 50),
-    ("late-alone", "overdue", -1, 0, -50, inf),
+    ("late-alone", "overdue", -1, 0, -50, 0),
     ("forged-or-not", "deadlock", 900, 999, 50, 60),
     ("thirty", "alert", 900, 30, -10, 40),
     ("broken-six", "broken", None, 6, -10, 55),
@@ -243,15 +244,15 @@ STUCK: list[tuple[str, str, float | None, int, float, float]] = [
     ("six-for-long", "alert", 900, 6, -10, 20),
     ("six", "alert", 800, 6, -10, 30),
     ("six-too-long", "held-too-long", 800, 6, 10, 45),
-    ("six-not-read", "alert", 100, 6, -10, inf),
+    ("six-not-read", "alert", 100, 6, -10, 0),
     ("one", "alert", 900, 1, -10, 10),
-    ("nobody-broken", "broken", None, 0, -10, inf),
-    ("nobody-deadlock", "deadlock", 900, 0, 50, inf),
-    ("person-old", "alert", None, 0, -500, inf),
-    ("person-new", "alert", None, 0, -20, inf),
-    ("soon", "alert", 100, 0, -10, inf),
-    ("late", "alert", 700, 0, -500, inf),
-    ("well-soon", "ok", 100, 0, 50, inf),
+    ("nobody-broken", "broken", None, 0, -10, 0),
+    ("nobody-deadlock", "deadlock", 900, 0, 50, 0),
+    ("person-old", "alert", None, 0, -500, 0),
+    ("person-new", "alert", None, 0, -20, 0),
+    ("soon", "alert", 100, 0, -10, 0),
+    ("late", "alert", 700, 0, -500, 0),
+    ("well-soon", "ok", 100, 0, 50, 0),
     ("well-waited-for", "ok", 200, 9, 50, 5),
     ("well-for-ever", "ok", None, 9, 50, 5),
 ]
@@ -266,11 +267,10 @@ def test_the_most_urgent_is_what_costs_people_most_and_no_forged_one_is_above_an
             times |= {"auto_unlock_at": NOW + after, "auto_unlock_after": 1000 - alert + after}
         holder = Holder(name, "u", "h", **times)
         state = "ok" if verdict in ("deadlock", "held-too-long") else verdict
-        knot = (name, "other") if verdict == "deadlock" else ()
-        too_long = verdict == "held-too-long"
-        lock = Listed(holder, state, waiters, head, deadlock=knot, held_too_long=too_long)
-        assert lock.standing.verdict == verdict
-        locks.append(lock)
+        stands = Standing(state, verdict == "deadlock", verdict == "held-too-long")
+        assert stands.verdict == verdict
+        first = Ticket(name, "w", revision=head) if head else None
+        locks.append(Listed(holder, stands, waiters, first))
     found = in_order(reversed(locks), "state")
     assert [listed.holder.name for listed in found] == [name for name, *_ in STUCK]
 
@@ -282,7 +282,7 @@ def test_silence_is_told_beside_age(board: Board) -> None:
     assert re.search(r"held for 50 min \d s silent for \d s", text)
     (lock,) = [row.holder for row in table_of(board).rows().values() if row.holder.name == "quiet"]
     wall = time.time()
-    (cells,) = ls.cells([Listed(lock, "ok", 0)], wall)
+    (cells,) = ls.cells([Listed(lock, Standing("ok"), 0)], wall)
     told = dict(zip([column.key for column in COLUMNS], cells, strict=True))
     assert (str(told["locked_at"])[:6], str(told["alive_at"])[-1]) == ("50 min", "s")
     assert len(str(told["alive_at"])) < 4

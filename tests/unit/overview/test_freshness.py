@@ -11,12 +11,14 @@ import pytest
 from lockclient.overview import freshness
 from lockclient.overview.freshness import LATE, READ_AFTER, READ_AGAIN_AFTER, READINGS, Freshness
 from lockclient.overview.table import Table
+from lockclient.stores.service_protocol import ServiceStore
 
 
 @dataclass
 class Case:
-    """A table as `Freshness` sees it, and a clock to move."""
+    """A table and its store as `Freshness` sees them, and a clock to move."""
 
+    poll = 0.0
     now: float = 1000.0
     revision: int = 10
     followed: int = 0
@@ -25,7 +27,10 @@ class Case:
     done: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.fresh = Freshness(cast("Table", self), lambda: self.done.append("reopened"))
+        self.fresh = Freshness(cast("Table", self), cast("ServiceStore", self))
+
+    def renew_watch(self) -> None:
+        self.done.append("reopened")
 
     def loading(self) -> bool:
         return self.reading
