@@ -12,8 +12,8 @@ import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from contextlib import suppress
-from functools import partial
-from types import TracebackType
+from functools import partial, update_wrapper
+from types import FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast
 
 from lockclient.acquisition.base import BaseMutex, Named, held_by, reading, require_queue
@@ -389,6 +389,15 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync):
             )
 
         __exit__ = __enter__
+
+
+if not TYPE_CHECKING:  # a copy, whose name the error of an unknown keyword has
+    _init = BaseMutex.__init__
+    AsyncClusterMutex.__init__ = update_wrapper(
+        FunctionType(_init.__code__, _init.__globals__, argdefs=_init.__defaults__), _init
+    )
+    AsyncClusterMutex.__init__.__kwdefaults__ = _init.__kwdefaults__
+    AsyncClusterMutex.__init__.__qualname__ = "AsyncClusterMutex.__init__"
 
 
 async def _refuse(error: ClusterMutexError) -> None:

@@ -120,7 +120,7 @@ class BaseMutex(Generic[Held]):
             release_at_exit=release_at_exit,
         )
 
-    # What an unknown keyword's error names: the class that people know.
+    # What an unknown keyword's error names: a class that people know; see `aio`, too.
     __init__.__qualname__ = "ClusterMutex.__init__"
 
     @staticmethod

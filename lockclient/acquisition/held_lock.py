@@ -7,6 +7,7 @@ nobody pushes it from then on, and the line that took it is named.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import ref
@@ -48,6 +49,15 @@ class Handle(ref["BaseHeldLock"]):
         left_behind.dropped(self.holding)
 
 
+class _ThreadLife:
+    """Is garbage as soon as its thread has ended."""
+
+    __slots__ = ("__weakref__",)
+
+
+_thread = threading.local()
+
+
 class BaseHeldLock:
     """What the held locks of threads and of asyncio have in common: all that needs no waiting."""
 
@@ -65,6 +75,8 @@ class BaseHeldLock:
         handle = Handle(self, scheduler.shared.undo)
         handle.holding = holding
         holding.handle = handle
+        if holding.keepalive is not None:
+            holding.thread = ref(vars(_thread).setdefault("life", _ThreadLife()))
         if holding.acquisition.loss is not None:  # lost before there was anybody to be told
             holding.loss()
 

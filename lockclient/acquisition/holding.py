@@ -66,7 +66,6 @@ class Holding:
     """
 
     __slots__ = (
-        "_keepalive",
         "_keepalive_until",
         "_over",
         "_pushing",
@@ -77,11 +76,13 @@ class Holding:
         "block",
         "handle",
         "is_parents",
+        "keepalive",
         "line",
         "observation",
         "release_at_exit",
         "still_to",
         "store",
+        "thread",
     )
 
     def __init__(
@@ -100,7 +101,8 @@ class Holding:
         self.line: str | None = None  # that took it, where no backtrace was captured
         self.block: Block = None
         self.observation: Observation | None = None  # where the program has instruments
-        self._keepalive = keepalive
+        self.thread: ref[Any] | None = None  # that acquired it, where it is kept alive
+        self.keepalive = keepalive
         # Of all who take one of these out, one gets it: a step that needs no lock.
         self.still_to = {"tell": True, "end": True}
         self._over = False  # nothing of it is left, or is left to be cleaned up
@@ -206,7 +208,7 @@ class Holding:
         now = monotonic()
         if self._watch is None and now >= self._watch_at:
             self._watch_from(self.acquisition.token + 1)
-        if self._keepalive is not None and now >= self._keepalive_until:
+        if self.keepalive is not None and now >= self._keepalive_until:
             self.stop_pushing()
             log.warning(
                 "%r is not kept alive in the background any more: keepalive= allows no more. "
@@ -214,7 +216,15 @@ class Holding:
                 self.acquisition.name,
                 extra=naming(self.acquisition),
             )
-        due = self._keepalive is not None and now >= self.acquisition.quiet_until
+        if self.thread is not None and self.thread() is None and not self.ended:
+            self.thread = None
+            log.warning(
+                "The thread that acquired %r has ended without releasing it; the background keeps "
+                "it alive. Release the HeldLock, or limit it: keepalive='2h'.",
+                self.acquisition.name,
+                extra=naming(self.acquisition),
+            )
+        due = self.keepalive is not None and now >= self.acquisition.quiet_until
         if due and not self._pushing:
             self._pushing = True
             self.store.background.pushes.submit(self._push)
@@ -241,8 +251,8 @@ class Holding:
         pause = self.acquisition.deadline - now
         if self._watch is None:
             pause = min(pause, self._watch_at - now)
-        if self._keepalive is not None:
-            pause = min(pause, self._keepalive)
+        if self.keepalive is not None:
+            pause = min(pause, self.keepalive)
         return max(pause, 0.01) if pause < math.inf else 3600.0
 
     def _observed(self, first: dict[str, bool], event: WatchEvent) -> None:
@@ -311,7 +321,7 @@ class Holding:
 
     def stop_pushing(self) -> None:
         """Push no more from the background."""
-        self._keepalive = None
+        self.keepalive = None
 
     # ------------------------------------------------------------ the end
 

@@ -130,6 +130,7 @@ class Acquisition:
         "_facts",
         "_late",
         "_lease_ready",
+        "_loss_detail",
         "_own",
         "_pauses",
         "_queue",
@@ -173,6 +174,7 @@ class Acquisition:
         self.quiet_until = 0.0
         """Monotonic time before which another push is not worth a request."""
         self.loss: LockLost | None = None
+        self._loss_detail = -1
         self.trouble = ""
         """Why the last push failed, if it did: the loss says it when the time runs out."""
         self.sending: RequestState | None = None
@@ -529,18 +531,22 @@ class Acquisition:
     def _lose_to(
         self, uuid: str | None, removal: Removal | None, holder: Holder | None = None
     ) -> None:
-        name = self.name
         how = f" ({removal.describe()})" if removal else ""
-        heir = f"{holder.describe()} ({uuid})" if holder else uuid
-        now_held = f" It is now held by {heir}." if uuid else ""
+        heir = "this process" if uuid in self._own else ""
+        if holder is not None:
+            heir = holder.describe()
+        now_held = f" It is now held by {f'{heir} ({uuid})' if heir else uuid}." if uuid else ""
         self._lose(
-            f"The lock {name!r} was removed from this holder{how}.{now_held} "
+            f"The lock {self.name!r} was removed from this holder{how}.{now_held} "
             "Stop the work that it protects.",
             removal,
+            detail=2 if removal else 1 if holder else 0,
         )
 
-    def _lose(self, message: str, removal: Removal | None = None) -> None:
-        if self.loss is None or (removal is not None and self.loss.removal is None):
+    def _lose(self, message: str, removal: Removal | None = None, detail: int = 1) -> None:
+        """Keep the loss, or replace one of less detail: the watch tells less than a read."""
+        if detail > self._loss_detail:
+            self._loss_detail = detail
             self.loss = LockLost(
                 message,
                 name=self.name,

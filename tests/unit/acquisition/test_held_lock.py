@@ -7,6 +7,7 @@ import copy
 import gc
 import logging
 import pickle
+import re
 import subprocess
 import sys
 import threading
@@ -56,8 +57,9 @@ class TestOneAcquisition:
             with pytest.raises(LockLost):
                 lost.alive(force=True)
             losses = []
+            why = f"'x' was removed from this holder. It is now held by this process ({held.uuid})"
             for call in (lost.alive, lost.check_health, lost.release, lost.release):
-                with pytest.raises(LockLost, match="'x' was removed from this holder") as caught:
+                with pytest.raises(LockLost, match=re.escape(why)) as caught:
                     call()
                 losses.append(caught.value)
             assert len(set(map(id, losses))) == 4, "each with a traceback of its own"
@@ -399,6 +401,8 @@ def test_common_mistakes_say_what_to_use(store: MemoryStore) -> None:
         AsyncClusterMutex(NAME, store=store).acquire().send(None)
     with pytest.raises(TypeError, match=r"^ClusterMutex\.__init__\(\) got an unexpected"):
         ClusterMutex(NAME, timout=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^AsyncClusterMutex\.__init__\(\) got an unexpected"):
+        AsyncClusterMutex(NAME, timout=3)  # type: ignore[call-arg]
 
 
 def test_an_import_without_fork_names_linux() -> None:
@@ -412,6 +416,35 @@ def test_keepalive_may_be_limited(store: MemoryStore, caplog: pytest.LogCaptureF
     limit = timedelta(seconds=0.3)
     with ClusterMutex(NAME, store=store, expected_runtime="200s", keepalive=limit):
         wait_until(lambda: "not kept alive in the background" in caplog.text, what="the end of it")
+
+
+@pytest.mark.parametrize("kind", [ClusterMutex, AsyncClusterMutex])
+def test_a_lock_kept_alive_beyond_its_thread_is_warned_about_once(
+    kind: Any, store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A thread of a pool lives on between two jobs: no warning."""
+    mutex = kind(NAME, store=store, keepalive=True, **NOT_LOST)
+
+    def acquire() -> Any:
+        held = mutex.acquire()
+        return asyncio.run(held) if asyncio.iscoroutine(held) else held
+
+    def wait_for_pushes() -> None:
+        pushed = held.record.alive_at
+        wait_until(lambda: held.record.alive_at > pushed + 0.2, what="pushes")
+
+    def warnings_of_it() -> list[logging.LogRecord]:
+        return [record for record in caplog.records if "has ended" in record.getMessage()]
+
+    with ThreadPoolExecutor(1) as pool:
+        held = pool.submit(acquire).result(60)
+        wait_for_pushes()
+        assert not warnings_of_it()
+    wait_until(warnings_of_it, what="a warning")
+    wait_for_pushes()
+    (record,) = warnings_of_it()
+    assert vars(record)["lock"] == NAME
+    store.model.remove_holder(NAME)
 
 
 @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps])

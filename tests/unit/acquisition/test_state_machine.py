@@ -427,10 +427,23 @@ class TestHoldingIt:
         assert "now held by next" in str(loss)
         assert "Stop the work that it protects." in str(loss)
 
-    def test_a_loss_names_the_next_holders_process_where_it_was_read(self) -> None:
+    @pytest.mark.parametrize("event", [WatchEvent(9), WatchEvent(9, "next")])
+    def test_a_loss_names_the_next_holders_process_where_it_was_read(
+        self, event: WatchEvent
+    ) -> None:
+        """The watch, which comes first, has its uuid at most."""
         acquisition = held()
+        acquisition.observed(event)
         acquisition.saw(ReadResult(Holder("x", "next", hostname="web-2", pid=7), (), None, 9))
         assert "now held by web-2, pid 7" in str(acquisition.loss)
+
+    def test_time_that_ran_out_is_no_removal(self) -> None:
+        """Whatever is read afterwards: this program itself may have taken the lock again."""
+        acquisition = held()
+        acquisition.check(at(10_000).monotonic)
+        acquisition.observed(WatchEvent(9, "next"))
+        acquisition.saw(ReadResult(Holder("x", "next", hostname="web-2", pid=7), (), None, 9))
+        assert "counts as lost" in str(acquisition.loss)
 
     @pytest.mark.parametrize("event", [WatchEvent(9), WatchEvent(9, "other")])
     def test_the_watch_tells(self, event: WatchEvent) -> None:
