@@ -1,4 +1,7 @@
-"""Events that instruments get, each a frozen dataclass; later releases may add more."""
+"""Events that instruments get, each a frozen dataclass; later releases may add more.
+
+Each acquisition has one `Acquired` or `GaveUp`; after `Acquired` one `Released` or `Lost`.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,7 @@ from lockclient.errors import LockLost
 
 @dataclass(frozen=True)
 class Event:
-    """Something happened to one acquisition, which is known by its `uuid`.
-
-    Each acquisition has one `Acquired` or `GaveUp`; after `Acquired` one `Released` or `Lost`.
-
-    Attributes:
-        at: Unix seconds.
-        lock: the lock's name.
-    """
+    """Something happened at Unix time `at`, to the acquisition `uuid` of the lock `lock`."""
 
     at: float
     lock: str
@@ -25,11 +21,9 @@ class Event:
 
 @dataclass(frozen=True)
 class Acquired(Event):
-    """The lock is held.
+    """The lock is held, `waited_s` seconds after the call of `acquire`.
 
-    Attributes:
-        waited_s: seconds since `acquire` was called.
-        fencing_token: 0 in a store that has none.
+    `fencing_token` is 0 in a store that has none.
     """
 
     waited_s: float
@@ -38,12 +32,9 @@ class Acquired(Event):
 
 @dataclass(frozen=True)
 class GaveUp(Event):
-    """The lock was not acquired.
+    """The lock was not acquired, `waited_s` seconds after the call of `acquire`.
 
-    Attributes:
-        waited_s: seconds since `acquire` was called.
-        error: what the store said; None: the time was up, or it was interrupted or cancelled.
-        cancelled: whether it was interrupted or cancelled.
+    `error` is the store's, None for a timeout. `cancelled`: interrupted or cancelled.
     """
 
     waited_s: float
@@ -63,7 +54,7 @@ class Lost(Event):
 class Released(Event):
     """The lock was released, after `held_s` seconds.
 
-    `answered` is False where the store has not answered, so that it is released in the background.
+    `answered` is False while the store has not confirmed it: the release goes on in the background.
     """
 
     held_s: float
@@ -74,11 +65,8 @@ class Released(Event):
 class Requested(Event):
     """A request to the store has ended, after `took_s` seconds, all tries together.
 
-    Attributes:
-        request: its kind, like `take`, `push`, `unlock`.
-        outcome: the store's answer, like `taken`, `refused`, `done`; `unreachable` for no answer,
-            `error` for another exception.
-        error: that exception.
+    `request` is its kind, like `take`, `push`, `unlock`; `outcome` the store's answer, like
+    `taken`, `refused`, `done`, or `unreachable` for no answer, `error` for another exception.
     """
 
     request: str

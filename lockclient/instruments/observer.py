@@ -1,8 +1,7 @@
 """Observer: passes events to the program's instruments, in a thread that does nothing else.
 
 An instrument may take long, wait for a lock of the program's, or fail. So no other thread waits for
-it: an event is put into a bounded queue without a lock, and the thread calls one instrument after
-the other.
+it: events wait in a bounded queue without a lock.
 
 All events of one acquisition but `Requested` come in one context, a copy of its caller's from the
 beginning of `acquire`. An instrument finds there at the next event what it keeps in a `ContextVar`.
@@ -50,14 +49,13 @@ class Observer:
         self.instruments = tuple(instruments)
         self.said = about
         abouts = [about, *(getattr(instrument, "about", None) for instrument in instruments)]
-        self._abouts: list[About] = [ask for ask in abouts if ask is not None]
-        self._failing: set[tuple[int, str]] = set()
-        global _newest
-        _newest = self
+        self.abouts: list[About] = [ask for ask in abouts if ask is not None]
+        self._failing: set[int] = set()
+        _newest[:] = [self]
 
     def observe(self, lock: str) -> Observation:
         """Begin to observe an acquisition by the caller, and ask what it is for."""
-        return Observation(self, lock, self._abouts)
+        return Observation(self, lock)
 
     def put(self, event: Event, run: Callable[..., object] | None = None) -> None:
         """Queue an event, to be passed on by `run` of a context."""
@@ -67,21 +65,18 @@ class Observer:
 
     def guarded(self, whose: object, function: Callable[..., Any], *args: object) -> Any:
         """Call the program's function; what it raises is logged, once until it works again."""
-        failed = (id(whose), getattr(function, "__name__", ""))
         try:
             result = function(*args)
         except Exception:
-            if failed not in self._failing:
-                self._failing.add(failed)
+            if id(whose) not in self._failing:
+                self._failing.add(id(whose))
                 log.exception("%r failed, which is told of locks; it is called again.", whose)
             return None
-        self._failing.discard(failed)
+        self._failing.discard(id(whose))
         return result
 
-    # ------------------------------------------------------------ requests to the store
-
     def send(self, store: MutexStore, sending: RequestState, deadline: Deadline) -> Outcome:
-        """Do what `store.send` does."""
+        """Return the outcome of `store.send`, and report the request."""
         began = monotonic()
         try:
             outcome = store.send(sending, deadline)
@@ -94,7 +89,7 @@ class Observer:
     async def send_async(
         self, store: AsyncMutexStore, sending: RequestState, deadline: Deadline
     ) -> Outcome:
-        """Do what `store.send_async` does."""
+        """Return the outcome of `store.send_async`, and report the request."""
         began = monotonic()
         try:
             outcome = await store.send_async(sending, deadline)
@@ -115,17 +110,9 @@ class Observer:
         kind = METHODS[type(request)]
         self.put(Requested(time.time(), about.name, about.uuid or "", kind, answer, took_s, error))
 
-    # ------------------------------------------------------------ in the queue's thread
-
     def _pass_on(self, event: Event) -> None:
         for instrument in self.instruments:
             self.guarded(instrument, instrument, event)
-
-    def count_dropped(self, count: int) -> None:
-        """Pass on how many events were dropped."""
-        for instrument in self.instruments:
-            if (dropped := getattr(instrument, "dropped", None)) is not None:
-                self.guarded(instrument, dropped, count)
 
 
 class Observation:
@@ -137,38 +124,40 @@ class Observation:
 
     __slots__ = ("_began_at", "_context", "_lock", "_observer", "_uuid", "about")
 
-    def __init__(self, observer: Observer, lock: str, abouts: Sequence[About]) -> None:
+    def __init__(self, observer: Observer, lock: str) -> None:
         self._observer = observer
         self._context = copy_context()
         self._lock = lock
         self._uuid: str | None = None  # while it is held
         self._began_at = monotonic()  # to wait, then to hold
         self.about: dict[str, str] = {}
-        for ask in abouts:
-            answer = observer.guarded(ask, self._context.run, ask)
-            # Bounded is what all say together: one that says more is not listened to at all.
-            both = {**self.about, **answer} if isinstance(answer, Mapping) else answer
-            bounded = observer.guarded(ask, require_labels, "about", both)
-            self.about = bounded or self.about
+        for ask in observer.abouts:
+            self.about = observer.guarded(ask, self._asked, ask) or self.about
+
+    def _asked(self, ask: About) -> dict[str, str]:
+        answer = self._context.run(ask)
+        # The bound is on all answers together: an answer that exceeds it is left out.
+        both = {**self.about, **answer} if isinstance(answer, Mapping) else answer
+        return require_labels("about", both)
 
     def acquired(self, uuid: str, token: int) -> None:
-        """The lock is held."""
+        """Report that the lock is held."""
         now = monotonic()
         waited_s, self._began_at, self._uuid = now - self._began_at, now, uuid
         self._put(Acquired, uuid, waited_s, token)
 
     def gave_up(self, uuid: str, error: BaseException | None) -> None:
-        """The lock was not acquired, for this reason, or because the time was up."""
+        """Report that the lock was not acquired, for this reason; None: a timeout."""
         reason = error if isinstance(error, ClusterMutexError) else None
         cancelled = error is not None and reason is None
         self._put(GaveUp, uuid, monotonic() - self._began_at, reason, cancelled)
 
     def lost(self, error: LockLost) -> None:
-        """It was lost: the end, if that has not come before."""
+        """Report the loss, unless the end was reported before."""
         self._end(Lost, error)
 
     def released(self, *, answered: bool) -> None:
-        """It was released: the end, if that has not come before."""
+        """Report the release, unless the end was reported before."""
         self._end(Released, answered)
 
     def _end(self, kind: type[Event], fact: object) -> None:
@@ -182,8 +171,10 @@ class Observation:
 
 def _count_dropped(count: int) -> None:
     log.warning("%d events were dropped: an instrument was too slow for them.", count)
-    if _newest is not None:
-        _newest.count_dropped(count)
+    for observer in _newest:
+        for instrument in observer.instruments:
+            if hasattr(instrument, "dropped"):
+                observer.guarded(instrument, instrument.dropped, count)
 
 
 def _start_afresh() -> None:
@@ -193,11 +184,12 @@ def _start_afresh() -> None:
 
 
 def flush(seconds: float = 1.0) -> None:
-    """Wait until instruments got all events so far, but no longer than that."""
+    """Wait until instruments got all events so far, at most for `seconds`."""
     _queue.flush(seconds)
 
 
-_newest: Observer | None = None
+_newest: list[Observer] = []
+"""The observer of the last `setup`, if there was one."""
 _queue: CallQueue
 _start_afresh()
 os.register_at_fork(after_in_child=_start_afresh)

@@ -17,21 +17,10 @@ from typing import Any
 
 from opentelemetry import metrics, trace
 from opentelemetry.metrics import MeterProvider
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider
 
-from lockclient.instruments import Acquired, Event, GaveUp, Lost, Released
-from lockclient.instruments.measures import (
-    DROPPED,
-    HELD,
-    HOLD,
-    LOSSES,
-    PUSHES,
-    REQUEST,
-    WAIT,
-    Metric,
-    measure,
-    wait_outcome,
-)
+from lockclient.instruments import Acquired, Event, GaveUp, Lost, Released, measures
+from lockclient.instruments.measures import LockLabel, Metric, measure, wait_outcome
 from lockclient.version import __version__
 
 _SCOPE = "lockclient"
@@ -51,18 +40,20 @@ class OpenTelemetryInstrument:
         tracer_provider: TracerProvider | None = None,
         meter_provider: MeterProvider | None = None,
         *,
-        lock_label: Callable[[str], str] | None = None,
+        lock_label: LockLabel = None,
     ) -> None:
         self._lock_label = lock_label
         self._tracer = trace.get_tracer(_SCOPE, __version__, tracer_provider)
         meter = metrics.get_meter(_SCOPE, __version__, meter_provider)
-        self._count: dict[Metric, Callable[[float, dict[str, str]], Any]] = {}
-        for metric in (WAIT, HOLD, REQUEST):
+        held = meter.create_up_down_counter(measures.HELD.name, "1", measures.HELD.help)
+        self._count: dict[Metric, Callable[[float, dict[str, str]], Any]] = {
+            measures.HELD: held.add
+        }
+        for metric in measures.HISTOGRAMS:
             self._count[metric] = meter.create_histogram(metric.name, "s", metric.help).record
-        self._count[HELD] = meter.create_up_down_counter(HELD.name, "1", HELD.help).add
-        for metric in (LOSSES, PUSHES, DROPPED):
+        for metric in measures.COUNTERS:
             self._count[metric] = meter.create_counter(metric.name, "1", metric.help).add
-        # Of one acquisition each, in whose context it is set.
+        # Each is set in the context of one acquisition.
         self._wait: ContextVar[Span] = ContextVar("clustermutex_wait_span")
         self._hold: ContextVar[Span] = ContextVar("clustermutex_hold_span")
 
@@ -79,18 +70,17 @@ class OpenTelemetryInstrument:
         }
 
     def __call__(self, event: Event) -> None:
-        """Take an event into spans and metrics."""
-        lock = {} if self._lock_label is None else {"lock": self._lock_label(event.lock)}
-        for metric, value, labels in measure(event):
-            self._count[metric](value, labels if metric is REQUEST else {**lock, **labels})
+        """Count an event, and begin or end spans."""
+        for metric, value, labels in measure(event, self._lock_label):
+            self._count[metric](value, labels)
         if isinstance(event, Acquired | GaveUp):
             self._end_wait(event)
-        elif isinstance(event, Released | Lost) and (hold := self._hold.get(None)) is not None:
-            self._end(hold, event)
+        elif isinstance(event, Released | Lost):
+            self._end(self._hold.get(None), event)
 
     def dropped(self, count: int) -> None:
         """Count events that were dropped."""
-        self._count[DROPPED](count, {})
+        self._count[measures.DROPPED](count, {})
 
     def _end_wait(self, event: Acquired | GaveUp) -> None:
         wait = self._wait.get(None)
@@ -105,15 +95,15 @@ class OpenTelemetryInstrument:
             hold = self._tracer.start_span(
                 "hold lock",
                 context=trace.set_span_in_context(parent),
-                kind=SpanKind.INTERNAL,
                 attributes={**named, "clustermutex.fencing_token": event.fencing_token},
-                links=[Link(wait.get_span_context())],
                 start_time=int(event.at * 1e9),
             )
             self._hold.set(hold)
 
     @staticmethod
-    def _end(span: Span, event: Event) -> None:
+    def _end(span: Span | None, event: Event) -> None:
+        if span is None:
+            return
         at = int(event.at * 1e9)
         error: Exception | None = getattr(event, "error", None)
         if error is not None:

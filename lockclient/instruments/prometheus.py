@@ -10,24 +10,16 @@ The unlocker's own metrics show all locks of a cluster.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
-from lockclient.instruments import Event
-from lockclient.instruments.measures import (
-    BUCKETS_S,
-    DROPPED,
-    HELD,
-    HOLD,
-    LOSSES,
-    PUSHES,
-    REQUEST,
-    WAIT,
-    Metric,
-    measure,
-)
+from lockclient.instruments import Event, measures
+from lockclient.instruments.measures import LockLabel, Metric, measure
+
+BUCKETS_S = (0.001, 0.005, 0.025, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 14400)
+"""From the fastest store to the jobs of a night."""
 
 
 class PrometheusInstrument:
@@ -45,56 +37,43 @@ class PrometheusInstrument:
         self,
         registry: CollectorRegistry = REGISTRY,
         *,
-        lock_label: Callable[[str], str] | None = None,
+        lock_label: LockLabel = None,
         buckets: Sequence[float] = BUCKETS_S,
     ) -> None:
         self._lock_label = lock_label
         self._pid = os.getpid()
-        of_lock = [] if lock_label is None else ["lock"]
-        how: dict[str, Any] = {"registry": registry}
+        self._held: set[Any] = set()
 
-        def histogram(metric: Metric) -> Histogram:
-            labels = [*of_lock, "outcome"]
-            return Histogram(metric.name, metric.help, labels, buckets=buckets, **how)
-
-        def counter(metric: Metric, *labels: str) -> Counter:
-            return Counter(metric.name, metric.help, [*of_lock, *labels], **how)
-
-        self._held = Gauge(HELD.name, HELD.help, of_lock, multiprocess_mode="livesum", **how)
-        self._held_labels: list[dict[str, str]] = []
-        self._dropped = Counter(DROPPED.name, DROPPED.help, **how)
-        self._families: dict[Metric, Any] = {
-            WAIT: histogram(WAIT),
-            HOLD: histogram(HOLD),
-            HELD: self._held,
-            LOSSES: counter(LOSSES),
-            PUSHES: counter(PUSHES, "outcome"),
-            REQUEST: Histogram(REQUEST.name, REQUEST.help, ["request", "outcome"], **how),
-        }
-        if lock_label is None:  # what has not happened yet is 0, and not missing
-            for metric, family in self._families.items():
+        def family(kind: Any, metric: Metric, **how: Any) -> Any:
+            of_lock = ["lock"] if lock_label and metric in measures.OF_A_LOCK else []
+            labels = (*of_lock, *metric.labels)
+            made = kind(metric.name, metric.help, labels, registry=registry, **how)
+            if not of_lock:  # what has not happened yet is 0, and not missing
                 for outcome in metric.outcomes:
-                    family.labels(outcome)
+                    made.labels(outcome)
+            return made
+
+        self._families: dict[Metric, Any] = {
+            measures.WAIT: family(Histogram, measures.WAIT, buckets=buckets),
+            measures.HOLD: family(Histogram, measures.HOLD, buckets=buckets),
+            measures.REQUEST: family(Histogram, measures.REQUEST),
+            measures.HELD: family(Gauge, measures.HELD, multiprocess_mode="livesum"),
+            **{metric: family(Counter, metric) for metric in measures.COUNTERS},
+        }
 
     def __call__(self, event: Event) -> None:
         """Count an event."""
-        if os.getpid() != self._pid:
-            self._forget_parent()
-        lock = {} if self._lock_label is None else {"lock": self._lock_label(event.lock)}
-        for metric, value, labels in measure(event):
-            labels = labels if metric is REQUEST else {**lock, **labels}
+        if os.getpid() != self._pid:  # the child of a fork holds none of its parent's locks
+            self._pid = os.getpid()
+            for held in self._held:
+                held.set(0)
+        for metric, value, labels in measure(event, self._lock_label):
             family = self._families[metric]
             child = family.labels(**labels) if labels else family
-            if metric is HELD and labels not in self._held_labels:
-                self._held_labels.append(labels)
-            (child.observe if isinstance(family, Histogram) else child.inc)(value)
+            if metric is measures.HELD:
+                self._held.add(child)
+            (child.observe if metric in measures.HISTOGRAMS else child.inc)(value)
 
     def dropped(self, count: int) -> None:
         """Count events that were dropped."""
-        self._dropped.inc(count)
-
-    def _forget_parent(self) -> None:
-        """After fork, in the child: what the parent holds is not its own."""
-        self._pid = os.getpid()
-        for labels in self._held_labels:
-            (self._held.labels(**labels) if labels else self._held).set(0)
+        self._families[measures.DROPPED].inc(count)
