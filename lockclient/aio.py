@@ -27,7 +27,7 @@ from lockclient.acquisition.with_statement import LEFT, Exit, Statement, enterin
 from lockclient.default_store import defaults
 from lockclient.errors import ClusterMutexError, LockLost
 from lockclient.model.backtrace import capture
-from lockclient.model.clocks import Deadline, Duration, Now, require_timeout
+from lockclient.model.clocks import Duration, require_timeout
 from lockclient.model.holder import Holder
 from lockclient.model.process_identity import task_actor, this_thread
 from lockclient.model.ticket import Ticket
@@ -293,14 +293,11 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync):
     async def _acquire(
         self, limit: float, here: TakenHere, backtrace: str | None, *, block: Block
     ) -> AsyncHeldLock | None:
-        now = Now.read()
-        loop = _running_loop()
-        attempt = self._attempt(limit > 0, now, LoopInbox, loop, backtrace)
+        attempt = self._attempt(limit, LoopInbox, _running_loop(), backtrace)
         if scheduler.shared.missing:  # nobody would push, nor tell of a loss
             attempt.store.background.ready()
         try:
-            deadline = Deadline(now.monotonic + limit)
-            if not await _by_deputy(drive_async(attempt.steps(now, deadline), attempt.store)):
+            if not await _by_deputy(drive_async(attempt.steps(), attempt.store)):
                 return None
             return self._adopt(attempt.holding, here, block)
         except BaseException:
@@ -341,7 +338,7 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync):
         self, statement: Statement | None, here: TakenHere, backtrace: str | None
     ) -> AsyncHeldLock:
         block: Block = "hand" if statement is None else "statement"
-        held = await self._acquire(self._limit(True, -1), here, backtrace, block=block)
+        held = await self._acquire(self._timeout, here, backtrace, block=block)
         if held is None:
             raise await drive_async(self._timed_out(), self._store())
         if statement is not None:

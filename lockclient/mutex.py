@@ -8,16 +8,14 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
-from lockclient.acquisition.attempt import Attempt
 from lockclient.acquisition.base import BaseMutex, Named, held_by, reading, require_queue
 from lockclient.acquisition.held_lock import BaseHeldLock, OnLost
-from lockclient.acquisition.holding import Block
 from lockclient.acquisition.log_filter import taken_here
 from lockclient.acquisition.ownership import current_owner, for_on_lost
 from lockclient.acquisition.steps import Steps, ThreadInbox, drive
 from lockclient.acquisition.with_statement import LEFT, Exit, Statement, entering
 from lockclient.errors import ClusterMutexError, LockLost, LockNotHeld
-from lockclient.model.clocks import Deadline, Duration, Now, require_timeout
+from lockclient.model.clocks import Duration, require_timeout
 from lockclient.model.holder import Holder
 from lockclient.model.ticket import Ticket
 from lockclient.stores.protocol import MutexStore
@@ -47,6 +45,28 @@ class AsksStore:
         store = self._store()
         require_queue(store)
         return list(run(reading(self.name, waiters=True), store).waiters)
+
+
+def _leave(
+    owner: HeldLock | ClusterMutex,
+    statement: list[Statement],
+    _kind: type[BaseException] | None,
+    error: BaseException | None,
+    _trace: TracebackType | None,
+) -> None:
+    """Release what the block's `__enter__` took, unless it was released inside."""
+    if statement[0].done:  # it is called a second time
+        return
+    held = statement[0].held or owner._block_by_hand()
+    if not isinstance(held, HeldLock):
+        return
+    statement[0].held = held
+    try:
+        if "end" in held._holding.still_to or held._holding.is_parents:
+            held.release()
+        statement[:] = LEFT  # nothing is to happen when its exit dies
+    except ClusterMutexError as failure:
+        held._left(failure, error)
 
 
 class HeldLock(BaseHeldLock, AsksStore):
@@ -110,24 +130,8 @@ class HeldLock(BaseHeldLock, AsksStore):
         self._enter(entering(self))
         return self
 
-    def _end_block(self, statement: list[Statement], error: BaseException | None) -> None:
-        """End a block: release this, if that has not been done inside."""
-        try:
-            if "end" in self._holding.still_to or self._holding.is_parents:
-                self.release()
-            statement[:] = LEFT  # nothing is to happen when its exit dies
-        except ClusterMutexError as failure:
-            self._left(failure, error)
-
-    def _leave(
-        self,
-        statement: list[Statement],
-        _kind: type[BaseException] | None,
-        error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
-        """Release it at the end of its block."""
-        self._end_block(statement, error)
+    def _block_by_hand(self) -> HeldLock:
+        return self
 
     __exit__ = Exit(_leave)
 
@@ -208,20 +212,16 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
             StoreUnavailable: the store did not answer in time.
             StoreError: the store refuses: no right, no space.
         """
-        limit = self._limit(blocking, timeout)
-        now, undo = Now.read(), scheduler.shared.undo
-        attempt = self._attempt(limit > 0, now, ThreadInbox)
+        undo = scheduler.shared.undo
+        attempt = self._attempt(self._limit(blocking, timeout), ThreadInbox)
+        store = attempt.store
         try:
-            return self._go(attempt, now, limit, None)
+            if store.background.run_shielded(drive, attempt.steps(), store):
+                return self._adopt(attempt.holding, taken_here(), None)
+            return None
         except BaseException:  # an interrupt may come between any two lines here, and another here
             undo(attempt)
             raise
-
-    def _go(self, attempt: Attempt, now: Now, limit: float, block: Block) -> HeldLock | None:
-        store, deadline = attempt.store, Deadline(now.monotonic + limit)
-        if not store.background.run_shielded(drive, attempt.steps(now, deadline), store):
-            return None
-        return self._adopt(attempt.holding, taken_here(), block)
 
     def release(self, timeout: Duration | None = None) -> None:
         """Give the lock back: what the caller acquired, else the only one acquired by this object.
@@ -237,36 +237,22 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
         self._meant("release()").release(timeout)
 
     def __enter__(self) -> HeldLock:
-        statement = entering(self)
-        limit = self._limit(True, -1)
-        now, undo = Now.read(), scheduler.shared.undo
-        attempt = self._attempt(limit > 0, now, ThreadInbox)
+        statement, undo = entering(self), scheduler.shared.undo
+        attempt = self._attempt(self._timeout, ThreadInbox)
+        store = attempt.store
         try:
-            held = self._go(attempt, now, limit, "hand" if statement is None else "statement")
-            if held is None:
-                raise run(self._timed_out(), attempt.store)
-            if statement is not None:
-                statement.held = held
+            if not store.background.run_shielded(drive, attempt.steps(), store):
+                raise run(self._timed_out(), store)
+            if statement is None:
+                return self._adopt(attempt.holding, taken_here(), "hand")
+            statement.held = held = self._adopt(attempt.holding, taken_here(), "statement")
             return held
         except BaseException:  # as in `acquire`
             undo(attempt)
             raise
 
-    def _leave(
-        self,
-        statement: list[Statement],
-        _kind: type[BaseException] | None,
-        error: BaseException | None,
-        _trace: TracebackType | None,
-    ) -> None:
-        """Give back what the statement took, or nothing."""
-        if statement[0].done:  # it is called a second time
-            return
-        if statement[0].held is None:
-            statement[0].held = self._acquisitions.left(current_owner())
-        held = statement[0].held
-        if isinstance(held, HeldLock):
-            held._end_block(statement, error)
+    def _block_by_hand(self) -> HeldLock | None:
+        return self._acquisitions.left(current_owner())
 
     __exit__ = Exit(_leave)
 

@@ -1,4 +1,4 @@
-"""How an acquisition is carried through, whoever drives it: ask, listen, wait for one's turn.
+"""Attempt: one `acquire()` call. It sends requests, waits in the queue, withdraws on failure.
 
 A waiter watches the lock's holder, or the ticket ahead of its own.
 
@@ -26,8 +26,8 @@ from uuid import uuid4
 
 from lockclient.acquisition.holding import Holding, own
 from lockclient.acquisition.left_behind import line_of
-from lockclient.acquisition.state_machine import LOOK_INTERVAL, Acquisition
-from lockclient.acquisition.steps import Acquired, Busy, Hear, Pause, Step, Steps, UsedUp, Wait
+from lockclient.acquisition.state_machine import Acquired, Acquisition, Busy, Step, UsedUp, Wait
+from lockclient.acquisition.steps import Hear, Steps
 from lockclient.acquisition.wait_report import WaitReport
 from lockclient.errors import ClusterMutexError, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now, monotonic
@@ -40,7 +40,7 @@ from lockclient.stores.protocol import (
     WatchEvent,
     WatchTarget,
 )
-from lockclient.stores.requests import GetPosition, Request, RequestState, TakeOrQueue
+from lockclient.stores.requests import GetPosition, RequestState, TakeOrQueue
 from lockclient.threads import scheduler
 from lockclient.threads.log_queue import get_logger, naming
 
@@ -53,6 +53,8 @@ CLEAN_UP = 1.0
 """Seconds that an `acquire` that was too late waits for its clean-up, which goes on without it."""
 PROMPT = 0.3
 """Seconds that a request whose caller has gone may take before it counts as lost."""
+LOOK_INTERVAL = 60.0
+"""Seconds after which a waiter looks for itself, in case a watch lied."""
 RIVAL_INTERVAL = 1.0
 """Seconds after which it is looked whether a process of the same identity still lives."""
 
@@ -61,30 +63,12 @@ class GivenUp(Exception):
     """Nobody waits for this acquisition any more."""
 
 
-def next_event(
-    inbox: Inbox, until: float, acquisition: Acquisition, report: WaitReport
-) -> Steps[WatchEvent | None]:
-    """Return the next event in a waiter's inbox; None: that moment has come, or its rival has gone.
-
-    Meanwhile the waiter logs who holds the lock.
-    """
-    end = Deadline(until)
-    while True:
-        longest = RIVAL_INTERVAL if acquisition.has_rival else math.inf
-        event: WatchEvent | None = yield Hear(inbox, min(end.remaining(), report.due_in(), longest))
-        if event is not None:
-            return event
-        if end.expired() or acquisition.rival_gone():
-            return None
-        yield from report.if_due(acquisition.uuid, end)
-
-
 class Ear:
     """Listens to one target for one waiter, whose ticket is kept alive meanwhile."""
 
     def __init__(self, store: MutexStore, target: WatchTarget, inbox: Inbox) -> None:
         self.target = target
-        self.deaf = False
+        self.is_deaf = False
         """Whether it may have missed something, so that another one is needed."""
         self.inbox = inbox
         self._store = store
@@ -92,35 +76,16 @@ class Ear:
 
     def open(self, revision: int) -> None:
         """Listen from a revision on; 0: from now."""
-        self._store.background.tickets.join(self.inbox)
-        self._watch = self._store.watch(self.target, revision, self.inbox.put)
+        if self._store.can.queue:
+            self._store.background.tickets.join(self.inbox)
+        if self._store.can.queue or self._store.can.hints:
+            self._watch = self._store.watch(self.target, revision, self.inbox.put)
 
     def close(self) -> None:
         """Listen no more."""
         if self._watch is not None:
             self._watch.close()
         self._store.background.tickets.leave(self.inbox)
-
-    def hear(
-        self, wait: Wait, deadline: Deadline, acquisition: Acquisition, report: WaitReport
-    ) -> Steps[WatchEvent | None]:
-        """Return the next event that the waiter has not seen in an answer.
-
-        None: the waiter is to look, or the deadline has come.
-        """
-        until = min(Deadline.after(LOOK_INTERVAL), deadline)
-        while True:
-            event = yield from next_event(self.inbox, until, acquisition, report)
-            if event is None:
-                return None
-            if event.gap:
-                self.deaf = True
-                return event
-            if event.revision < wait.revision:
-                continue  # the store's last answer shows it already
-            if event.started:  # after that answer: an event in between was missed
-                return None
-            return event
 
 
 class Attempt:
@@ -130,7 +95,9 @@ class Attempt:
         store: where the lock lives.
         acquisition: its engine.
         inbox: makes an inbox of the driver's kind.
-        make_holding: makes what holds the lock once it is had.
+        make_holding: makes the `Holding` of an acquired lock.
+        begun: when it began.
+        limit: seconds to wait for the lock.
     """
 
     def __init__(
@@ -139,24 +106,25 @@ class Attempt:
         acquisition: Acquisition,
         inbox: Callable[[], Inbox],
         make_holding: Callable[[MutexStore, Acquisition], Holding],
+        begun: Now,
+        limit: float,
     ) -> None:
         self.store = store
         self.holding: Holding | None = None
+        self.observation: Observation | None = None
+        """Tells the program's instruments of it, if there are any."""
         self._acquisition = acquisition
         self._inbox = inbox
         self._make_holding = make_holding
+        self._begun = begun
+        self._deadline = Deadline(begun.monotonic + limit)
         self._ear: Ear | None = None
-        self._quiet: Inbox | None = None  # of a pause: that it is over, and hints
-        self._hints: Subscription | None = None
-        self.observation: Observation | None = None
-        """Tells the program's instruments of it, if there are any."""
         self._report: WaitReport | None = None
-        self._begun_at = 0.0
         self._answered = False
         self._given_up = False
         self._over = False
 
-    def steps(self, now: Now, deadline: Deadline) -> Steps[bool]:
+    def steps(self) -> Steps[bool]:
         """Do what the engine says to its end; return whether the lock is held.
 
         However short the time is, there is time for one answer: a lock that is free is had.
@@ -166,21 +134,27 @@ class Attempt:
             StoreError: it refuses.
             GivenUp: see `let_go`.
         """
-        left = True  # an error, a cancellation, or nobody waits any more
-        why: BaseException | None = None
-        observation = self.observation
-        self._begun_at = now.monotonic
+        deadline, observation = self._deadline, self.observation
         try:
-            step: Step | None = self._acquisition.begin(now)
-            while step is not None and not isinstance(step, _ENDS):
-                # The sending stands already, then the look: `let_go` does it the other way round.
+            step: Step | None = self._acquisition.begin(self._begun)
+            while step is not None and not isinstance(step, (Acquired, Busy)):
+                # This thread publishes `sending`, then reads the flag. `let_go` sets the flag, then
+                # reads `sending`. So at least one of them sees the other.
                 if self._given_up:
                     raise GivenUp
-                if isinstance(step, _WAITS):
-                    step = yield from self._between(step, deadline)
+                if isinstance(step, Wait):
+                    step = yield from self._wait(step)
                     continue
-                if self._answered and not self._worth_it(step, deadline):
-                    break
+                if isinstance(step, UsedUp):
+                    yield from self._withdrawing()
+                    self._acquisition = self._acquisition.anew(str(uuid4()))
+                    step = self._acquisition.begin(Now.read())
+                    continue
+                if self._answered and isinstance(step, TakeOrQueue) and deadline.expired():
+                    break  # no ticket only to be taken back
+                if isinstance(step, GetPosition) and step.left_at is not None:
+                    # Likely the head of the line from now on: listen first, then look.
+                    self._listen(WatchTarget(self._acquisition.name), 0)
                 sending = self._acquisition.sending
                 assert sending is not None
                 # Not longer than a while in one go: the stamps in it grow old.
@@ -188,7 +162,7 @@ class Attempt:
                 try:
                     outcome = yield (sending, limit)
                 except StoreUnavailable as error:
-                    step = self._unanswered(error, deadline)
+                    step = self._unanswered(error)
                 else:
                     self._answered = True
                     step = self._acquisition.answered(outcome, Now.read())
@@ -199,73 +173,93 @@ class Attempt:
                     token = self._acquisition.holder.shown_token()
                     observation.acquired(self._acquisition.uuid, token)
                 if self._report is not None:
-                    self._report.end(self._acquisition.uuid)
-            else:
-                yield from self._withdrawing(deadline)
-            left = False
-            return self.holding is not None
-        except BaseException as error:
-            why = error
+                    self._report.log_end(self._acquisition.uuid)
+                return True
+            yield from self._withdrawing()
+            if observation is not None:
+                observation.gave_up(self._acquisition.uuid, None)
+            return False
+        except BaseException as error:  # a cancellation, too
+            self._given_up = True
+            if observation is not None and self.holding is None:
+                observation.gave_up(self._acquisition.uuid, error)
             raise
         finally:
-            if observation is not None and self.holding is None:
-                observation.gave_up(self._acquisition.uuid, why)
-            why = None  # else it would hold itself by its traceback
-            # First the end, then whether it was wanted: `let_go` does it the other way round.
+            # The driver sets `_over`, then reads `_given_up`; `let_go` does it the other way round.
             self._over = True
-            for subscription in (self._ear, self._hints):
-                if subscription is not None:
-                    subscription.close()
-            if left or self._given_up:
+            if self._ear is not None:
+                self._ear.close()
+            if self._given_up:
                 self._leave_nothing()
 
-    def _unanswered(self, error: StoreUnavailable, deadline: Deadline) -> Step | None:
+    def _unanswered(self, error: StoreUnavailable) -> Step | None:
         """Return the next step after no answer; None if the time is up. Or raise the error.
 
         A store that was never there is an error even to who would wait for ever; one that goes away
         while we wait is a pause, and so is one that is there and takes no more at the moment.
         """
-        if error.refused and not self._answered:  # by all, and the caller's own time is up
-            raise error
+        begun_at = self._begun.monotonic
         if self._answered:
-            if deadline.expired():  # the caller's time was up: that says nothing about the store
+            if self._deadline.expired():  # the caller's time was up: the store may be there
                 return None
-        else:
-            forever = deadline == math.inf
-            patience = protocol.STORE_TIMEOUT_S if forever else ONE_ANSWER_S
-            until = self._begun_at + patience
-            waits = forever and error.busy
-            if not waits and monotonic() >= (until if forever else max(until, deadline)):
+        elif error.refused:  # by all, and the caller's own time is up
+            raise error
+        elif self._deadline == math.inf:
+            if not error.busy and monotonic() >= begun_at + protocol.STORE_TIMEOUT_S:
                 raise error
+        elif monotonic() >= max(begun_at + ONE_ANSWER_S, self._deadline):
+            raise error
         return self._acquisition.again(Now.read())
 
-    def _worth_it(self, step: Request, deadline: Deadline) -> bool:
-        """Tell whether to send this; listen before where it is better to."""
-        if isinstance(step, GetPosition) and step.left_at is not None:
-            # Likely the head of the line from now on: listen first, then look.
-            self._listen(Wait(WatchTarget(self._acquisition.name), 0, from_now=True))
-        # No ticket only to be taken back.
-        return not (isinstance(step, TakeOrQueue) and deadline.expired())
-
-    def _between(self, step: Wait | Pause | UsedUp, deadline: Deadline) -> Steps[Step | None]:
-        """Do what is no request; return the engine's next step, None if the time is up."""
-        if isinstance(step, Wait):
-            return (yield from self._wait(step, deadline))
-        if isinstance(step, Pause):
-            return (yield from self._pause(step.seconds, deadline))
-        yield from self._withdrawing(deadline)
-        if self._hints is not None:  # they are told to the uuid of before
-            self._hints.close()
-            self._hints = self._quiet = None
-        self._acquisition = self._acquisition.anew(str(uuid4()))
-        return self._acquisition.begin(Now.read())
-
-    def _reporting(self) -> WaitReport:
-        """Return the report of this wait, made as the wait begins."""
+    def _wait(self, wait: Wait) -> Steps[Step | None]:
+        """Wait for what the engine waits for; return its next step, None if the time is up."""
         if self._report is None:
-            self._report = WaitReport(self._acquisition.name, self._begun_at)
+            self._report = WaitReport(self._acquisition.name, self._begun.monotonic)
             self._warn_of_own_lock()
-        return self._report
+        ear = self._listen(wait.target, 0 if wait.from_now else wait.revision)
+        if self._given_up:  # there was no ear to tell it to
+            raise GivenUp
+        until = min(Deadline.after(min(wait.seconds, LOOK_INTERVAL)), self._deadline)
+        while True:
+            event = yield from self._next_event(ear.inbox, until, self._report)
+            if event is None:
+                break
+            if event.gap and not event.started:
+                ear.is_deaf = True
+                break
+            if event.revision >= wait.revision:  # else the store's last answer shows it already
+                if event.started:  # after that answer: an event in between was missed
+                    event = None
+                break
+        if event is None and self._deadline.expired():
+            return None
+        return self._acquisition.woken(event, Now.read())
+
+    def _next_event(
+        self, inbox: Inbox, until: Deadline, report: WaitReport
+    ) -> Steps[WatchEvent | None]:
+        """Return the next event in the inbox; None: that moment has come, or its rival has gone."""
+        while True:
+            longest = RIVAL_INTERVAL if self._acquisition.rival else math.inf
+            timeout = min(until.remaining(), report.due_at.remaining(), longest)
+            event: WatchEvent | None = yield Hear(inbox, timeout)
+            if event is not None:
+                return event
+            if until.expired() or self._acquisition.rival_gone():
+                return None
+            if report.due_at.expired():
+                yield from report.log_holder(self._acquisition.uuid, until)
+
+    def _listen(self, target: WatchTarget, revision: int) -> Ear:
+        """Return an ear on the target: the one from before, or else a new one in its place."""
+        before = self._ear
+        if before is not None:
+            if before.target == target and not before.is_deaf:
+                return before
+            before.close()
+        self._ear = ear = Ear(self.store, target, self._inbox())
+        ear.open(revision)
+        return ear
 
     def _warn_of_own_lock(self) -> None:
         """Warn if the caller's own thread or task holds the lock: it waits for itself."""
@@ -278,76 +272,33 @@ class Attempt:
                     "Waiting for the lock %r, which this thread or task itself acquired at %s. "
                     "A lock is not reentrant: this waits in vain unless another thread or task "
                     "releases it.",
-                    *(waiter.name, line_of(held)),
+                    waiter.name,
+                    line_of(held),
                     extra=naming(waiter),
                 )
 
-    def _wait(self, step: Wait, deadline: Deadline) -> Steps[Step | None]:
-        """Wait for what the engine waits for; return its next step, None if the time is up."""
-        ear = self._listen(step)
-        if self._given_up:  # there was no ear to tell it to
-            raise GivenUp
-        event = yield from ear.hear(step, deadline, self._acquisition, self._reporting())
-        if event is None and deadline.expired():
-            return None
-        return self._acquisition.woken(event, Now.read())
-
-    def _pause(self, seconds: float, deadline: Deadline) -> Steps[Step | None]:
-        """Wait for as long as the engine says; return its next step, None if the time is up."""
-        if self._quiet is None:
-            self._quiet = self._inbox()
-            if self.store.can.hints:
-                target = WatchTarget(self._acquisition.name, waiter=self._acquisition.uuid)
-                self._hints = self.store.watch(target, 0, self._quiet.put)
-        if self._given_up:  # there was no inbox to tell it to
-            raise GivenUp
-        acquisition = self._acquisition
-        if deadline.expired():
-            return None
-        until = min(Deadline.after(seconds), deadline)
-        event = yield from next_event(self._quiet, until, acquisition, self._reporting())
-        if self._given_up:
-            raise GivenUp
-        if event is None and deadline.expired():
-            return None
-        return acquisition.woken(event, Now.read())
-
-    def _listen(self, wait: Wait) -> Ear:
-        """Return an ear on the target: the one from before, or else a new one in its place."""
-        before = self._ear
-        if before is not None:
-            if before.target == wait.target and not before.deaf:
-                return before
-            before.close()
-        self._ear = ear = Ear(self.store, wait.target, self._inbox())
-        ear.open(0 if wait.from_now else wait.revision)
-        return ear
-
-    def _withdrawing(self, deadline: Deadline) -> Steps[None]:
+    def _withdrawing(self) -> Steps[None]:
         withdraw = self._acquisition.abandon()
         if withdraw is None:
             return
         try:
-            yield RequestState(withdraw), deadline.within(CLEAN_UP, CLEAN_UP)
+            yield RequestState(withdraw), self._deadline.within(CLEAN_UP, CLEAN_UP)
         except ClusterMutexError as error:
-            log.debug(
-                *("Withdrawing from %r continues in the background: %s", withdraw.name, error),
-                extra=naming(withdraw),
-            )
+            text = "Withdrawing from %r continues in the background: %s"
+            log.debug(text, withdraw.name, error, extra=naming(withdraw))
             self.store.background.clean_up(withdraw)
 
     # ------------------------------------------------------------ giving up, from any thread
 
     def let_go(self) -> None:
         """Leave nothing: nobody waits any more for what another thread may still do."""
-        # First the word, then the look for who is to hear it: the steps do it the other way round.
+        # First the flag, then what may wait for it: `steps` does it the other way round.
         self._given_up = True
-        sending, ear, quiet = self._acquisition.sending, self._ear, self._quiet
+        sending, ear = self._acquisition.sending, self._ear
         if sending is not None:
             sending.abandoned = True
-        for inbox in (quiet, None if ear is None else ear.inbox):
-            if inbox is not None:
-                inbox.put(WatchEvent(0, gap=True))
+        if ear is not None:
+            ear.inbox.put(WatchEvent(0, gap=True))
         if not self._over:
             # Most likely it is answered in a moment, and then nothing can arrive late any more.
             scheduler.shared.after(PROMPT, self._if_not_over)
@@ -360,14 +311,10 @@ class Attempt:
             self._leave_nothing()
 
     def _leave_nothing(self) -> None:
-        # First the word, then the clean-up: a try that begins after that has looked is not sent.
+        # First the flag, then the clean-up: a try that begins after that has looked is not sent.
         if (sending := self._acquisition.sending) is not None:
             sending.abandoned = True
         if self.holding is not None:
             self.holding.let_go()
         elif (withdraw := self._acquisition.abandon()) is not None:
             self.store.background.clean_up(withdraw)
-
-
-_ENDS = (Acquired, Busy)
-_WAITS = (Wait, Pause, UsedUp)

@@ -91,7 +91,8 @@ class BaseMutex(Generic[Held]):
     ) -> None:
         self.name = check_name(name)
         self._runtime = Runtime.of(expected_runtime, auto_unlock_after)
-        self._timeout = require_timeout("timeout", timeout)
+        seconds = require_timeout("timeout", timeout)
+        self._timeout = math.inf if seconds is None else seconds
         self._reason = require_text("reason", reason)
         self._identity = None if identity is None else require_text("identity", identity, 1)
         self._owner = None if owner is None else require_text("owner", owner, 1, MAX_OWNER_BYTES)
@@ -231,7 +232,7 @@ class BaseMutex(Generic[Held]):
         if not blocking:
             return 0.0
         if timeout == -1:  # of a number only: a computed `timedelta` may have run out
-            timeout = self._timeout
+            return self._timeout
         if timeout is None:
             return math.inf
         if isinstance(timeout, str | timedelta):
@@ -244,25 +245,24 @@ class BaseMutex(Generic[Held]):
 
     def _attempt(
         self,
-        blocking: bool,
-        now: Now,
+        limit: float,
         inbox: Callable[[], Inbox],
         waiters: Hashable = None,
         backtrace: str | None = None,
     ) -> Attempt:
-        store = self._given_store or default_store.default_store()
+        now, store = Now.read(), self._given_store or default_store.default_store()
         observer = defaults.observer
         observation = None if observer is None else observer.observe(self.name)
         context = None if observation is None else observation.about
         acquisition = Acquisition(
             self._new_holder(now, backtrace, context),
             self._runtime,
-            queue=blocking,
+            queue=limit > 0,
             lease_ready=store.has_ticket_lease(waiters),
             own=own,
             line=store.can.queue,
         )
-        attempt = Attempt(store, acquisition, inbox, self._holding_of)
+        attempt = Attempt(store, acquisition, inbox, self._holding_of, now, limit)
         attempt.observation = observation
         return attempt
 
@@ -318,7 +318,7 @@ class BaseMutex(Generic[Held]):
 
     def _timed_out(self) -> Steps[LockTimeout]:
         """Return the error that says who has the lock, if that can be had at once."""
-        limit, seen = self._timeout or 0.0, None
+        limit, seen = self._timeout, None
         try:
             seen = yield from reading(self.name, CLEAN_UP, waiters=True)
         except ClusterMutexError as error:

@@ -5,8 +5,7 @@ Whoever drives it (threads, asyncio) does what a step says and comes back with w
     step = acquisition.begin(now)
     Request  → send `acquisition.sending`, then `answered(outcome, now)`, or if nobody answers
                perhaps `again(now)`
-    Wait     → watch its target, then `woken(event, now)`
-    Pause    → wait that long, then `woken(None, now)`
+    Wait     → watch its target, then `woken(event, now)`; None: its time is up
     Acquired → the lock is had
     Busy     → somebody else has it, and the caller did not want to wait
     UsedUp   → begin with a new uuid: this one had the lock already, and lost it
@@ -37,11 +36,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final
 
-from lockclient.acquisition.steps import Acquired, Busy, Pause, Step, UsedUp, Wait
 from lockclient.errors import LockLost
 from lockclient.model.backtrace import innermost_frame
 from lockclient.model.clocks import Now, Runtime
@@ -80,8 +78,6 @@ from lockclient.threads.log_queue import get_logger, naming
 
 log = get_logger(__name__)
 
-LOOK_INTERVAL = 60.0
-"""Seconds after which a waiter looks for itself, in case a watch lied."""
 SHORT_QUEUE = 32
 """Tickets in a queue up to which a waiter's watch begins from now; see `attempt`."""
 _WITHOUT_LINE = (0.2, 1.0, 30.0)
@@ -89,6 +85,41 @@ _WITHOUT_LINE = (0.2, 1.0, 30.0)
 moment only."""
 
 
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Watch `target` from `revision` on; look after `seconds` in any case.
+
+    With `from_now` the watch begins when the store receives it. If that is later than `revision`,
+    the waiter looks once more.
+    """
+
+    target: WatchTarget
+    revision: int
+    from_now: bool = False
+    seconds: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Acquired:
+    """The lock is had."""
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """The lock was not had: `holder` (a uuid) has it, or None if only a line stands before it."""
+
+    holder: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class UsedUp:
+    """This uuid had the lock and lost it before that was known here: go on with a new one.
+
+    A uuid is used for one acquisition, ever: else the record of its removal would tell of two.
+    """
+
+
+Step = Request | Wait | Acquired | Busy | UsedUp
 _ACQUIRED = Acquired()
 
 
@@ -107,6 +138,8 @@ class State(Enum):
     REFRESHING = "refreshing"
     HELD = "held"
 
+    __hash__ = object.__hash__  # in C: each answer is looked up by the state
+
 
 class Acquisition:
     """One acquisition of one lock.
@@ -123,36 +156,6 @@ class Acquisition:
         own: uuids of locks that this very process holds: they are taken over by nobody in it.
         line: whether the store keeps a line. Without one, to queue is to look from time to time.
     """
-
-    __slots__ = (
-        "_awaited",
-        "_confirmed_at",
-        "_facts",
-        "_late",
-        "_lease_ready",
-        "_loss_detail",
-        "_own",
-        "_pauses",
-        "_queue",
-        "_releasing",
-        "_rival",
-        "_runtime",
-        "_sent_at",
-        "_short_queue",
-        "_since",
-        "_ticket_revision",
-        "_tried_identity",
-        "_written_at",
-        "deadline",
-        "loss",
-        "name",
-        "quiet_until",
-        "sending",
-        "state",
-        "token",
-        "trouble",
-        "uuid",
-    )
 
     def __init__(
         self,
@@ -192,7 +195,8 @@ class Acquisition:
         self._confirmed_at = -math.inf
         """Monotonic time at which the last request was sent that the store confirmed as ours."""
         self._tried_identity = holder.identity is None
-        self._rival: Holder | None = None
+        self.rival: Holder | None = None
+        """The holder, if a live process of our identity had the lock when that was looked at."""
         self._since: float | None = None
         self._written_at = 0  # revision of our own last confirmed write of the stamps
         self._releasing = False
@@ -216,13 +220,12 @@ class Acquisition:
 
     def again(self, now: Now) -> Step:
         """Return the last request once more, with stamps of now."""
-        request = self._asked
+        assert self.sending is not None, "again() before begin()"
+        request = self.sending.request
         if isinstance(request, Take | TakeOrQueue | Claim | Reclaim):
             request = replace(request, holder=self._stamped(now))
         elif isinstance(request, Push):
             request = self.push(now)
-        if request is None:
-            raise AssertionError("again() before begin()")
         return self._ask(request, now)
 
     def answered(self, outcome: Outcome, now: Now) -> Step:
@@ -247,7 +250,7 @@ class Acquisition:
         """Return the next step after an event of the awaited target; None: time to look."""
         target = self._awaited
         if self.rival_gone():
-            self._rival = None
+            self.rival = None
             return self._ask(Read(self.name), now)
         if self._pauses is not None and event is not None and not event.started:
             return self._ask(Take(self._stamped(now)), now)  # a hint: most likely it is free
@@ -261,14 +264,9 @@ class Acquisition:
             return self._claim(now)
         return self._look(now, predecessor=target.ticket, left_at=event.revision)
 
-    @property
-    def has_rival(self) -> bool:
-        """Whether a live process of our identity had the lock when that was last looked at."""
-        return self._rival is not None
-
     def rival_gone(self) -> bool:
-        """Tell whether that process has ended, so that its lock can be taken over: no request."""
-        return self._rival is not None and not self._lives(self._rival)
+        """Tell whether the rival has ended, so that its lock can be taken over: no request."""
+        return self.rival is not None and not self._lives(self.rival)
 
     @property
     def may_be_out_there(self) -> bool:
@@ -291,21 +289,21 @@ class Acquisition:
         return Withdraw(self.name, self.uuid, tombstone=self.may_be_out_there)
 
     def _taken(self, outcome: Taken, now: Now) -> Step:
-        sent_at = self._sent_at
         self._ticket_revision = 0
-        if isinstance(self._asked, Take | TakeOrQueue | Claim | Reclaim):
-            self._facts = self._asked.holder
-        self._confirmed(sent_at, outcome.token)
-        if outcome.by_earlier_send or now.monotonic - sent_at > self._runtime.push_interval:
+        self._confirmed(self._sent_at, outcome.token)
+        if outcome.by_earlier_send or now.monotonic - self._sent_at > self._runtime.push_interval:
             # The stamps in the store are older than we know, or too old: refresh and confirm first.
             return self._ask(self.push(now), now)
-        return self._held()
+        self.state = State.HELD
+        return _ACQUIRED
 
     def _refreshed(self, outcome: Done | Conflict, now: Now) -> Step:
-        assert isinstance(self._asked, Push)
-        if self.pushed(self._asked, outcome, self._sent_at):
-            return self._held()
-        return self._ask(self.push(now), now)
+        assert self.sending is not None
+        assert isinstance(self.sending.request, Push)
+        if not self.pushed(self.sending.request, outcome, self._sent_at):
+            return self._ask(self.push(now), now)
+        self.state = State.HELD
+        return _ACQUIRED
 
     def _spent(self, outcome: Refused | NotHolder, _now: Now) -> Step:
         return UsedUp() if self._queue else Busy(outcome.holder)
@@ -347,7 +345,7 @@ class Acquisition:
             )
             ours = False
         if previous is None or not ours or self._lives(previous):
-            self._rival = previous if ours else None
+            self.rival = previous if ours else None
             if self._queue:  # whoever stands in line already, keeps its place
                 return self._look(now) if self._ticket_revision else self._get_in_line(now)
             return Busy(None if previous is None else previous.uuid)
@@ -394,13 +392,10 @@ class Acquisition:
         self.state = State.WAITING
         return Wait(self._awaited, place.revision + 1, self._from_now(self._awaited))
 
-    def _pause(self, pauses: Backoff) -> Pause:
+    def _pause(self, pauses: Backoff) -> Wait:
         self.state = State.PAUSING
-        return Pause(pauses.next())
-
-    def _held(self) -> Acquired:
-        self.state = State.HELD
-        return _ACQUIRED
+        target = WatchTarget(self.name, waiter=self.uuid)
+        return Wait(target, 0, from_now=True, seconds=pauses.next())
 
     def _from_now(self, target: WatchTarget) -> bool:
         return target.ticket is None or self._short_queue
@@ -414,10 +409,6 @@ class Acquisition:
         look = GetPosition(self.name, self.uuid, self._ticket_revision, predecessor, left_at)
         return self._ask(look, now)
 
-    @property
-    def _asked(self) -> Request | None:
-        return None if self.sending is None else self.sending.request
-
     def _ask(self, request: Request, now: Now) -> Request:
         if self.sending is not None:  # the only one who knows of it is about to be forgotten
             self._late = self.may_be_out_there
@@ -427,9 +418,10 @@ class Acquisition:
 
     def _stamped(self, now: Now) -> Holder:
         taken_at = round(now.wall, 3)
-        if self._facts.locked_at == taken_at:  # made for this moment: no second copy
-            return self._facts
-        return replace(self._facts.stamped(self._runtime.stamps(now.wall)), locked_at=taken_at)
+        if self._facts.locked_at != taken_at:  # else made for this moment: no second copy
+            stamped = self._facts.stamped(self._runtime.stamps(now.wall))
+            self._facts = replace(stamped, locked_at=taken_at)
+        return self._facts
 
     # ------------------------------------------------------------ holding it
 

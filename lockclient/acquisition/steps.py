@@ -1,7 +1,7 @@
-"""How what is to be done is told apart from who does it: threads here, asyncio in `aio`.
+"""Steps of a thread or an event loop: acquiring, pushing and releasing, written once for both.
 
-A generator yields what it wants from the outside, to ask or to hear, and is sent the answer or
-thrown the error. So acquiring, pushing and releasing are written once for both drivers.
+They are generators. Such a generator yields a request, or an inbox to wait at. Its driver, `drive`
+here or `drive_async` in `aio`, sends back the answer or throws the error.
 """
 
 from __future__ import annotations
@@ -14,59 +14,20 @@ from typing import Any, TypeVar
 from lockclient.default_store import defaults
 from lockclient.model.clocks import Deadline
 from lockclient.stores.outcomes import Outcome
-from lockclient.stores.protocol import MutexStore, WatchEvent, WatchTarget
-from lockclient.stores.requests import Request, RequestState
-
-# ------------------------------------------------------------ what an acquisition is to do next
+from lockclient.stores.protocol import MutexStore, WatchEvent
+from lockclient.stores.requests import RequestState
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
-    """Watch `target` from `revision` on; look after `LOOK_INTERVAL` in any case.
+class Hear:
+    """Wait for the next event in an inbox; send back None when that took `timeout` seconds."""
 
-    With `from_now` the watch begins when the store receives it. If that is later than `revision`,
-    the waiter looks once more.
-    """
-
-    target: WatchTarget
-    revision: int
-    from_now: bool = False
+    inbox: Any  # the driver's own kind of `Inbox`
+    timeout: float
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Look again in so many seconds, or at a hint: there is no line that would wake who waits."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Acquired:
-    """The lock is had."""
-
-
-@dataclass(frozen=True, slots=True)
-class Busy:
-    """The lock was not had: `holder` (a uuid) has it, or None if only a line stands before it."""
-
-    holder: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class UsedUp:
-    """This uuid had the lock and lost it before that was known here: go on with a new one.
-
-    A uuid is used for one acquisition, ever: else the record of its removal would tell of two.
-    """
-
-
-Step = Request | Wait | Pause | Acquired | Busy | UsedUp
-
-
-# ------------------------------------------------------------ what its driver is to do for it
-
-Ask = tuple[RequestState, Deadline]
-"""Ask the store; send back the outcome."""
+Result = TypeVar("Result")
+Steps = Generator[tuple[RequestState, Deadline] | Hear, Any, Result]
 
 
 class ThreadInbox:
@@ -88,18 +49,6 @@ class ThreadInbox:
     def prove(self, tell: Callable[[], object]) -> None:
         """See `Inbox`."""
         tell()
-
-
-@dataclass(frozen=True, slots=True)
-class Hear:
-    """Wait for the next event in an inbox; send back None when that took `timeout` seconds."""
-
-    inbox: Any  # the driver's own kind of `Inbox`
-    timeout: float
-
-
-Result = TypeVar("Result")
-Steps = Generator[Ask | Hear, Any, Result]
 
 
 def drive(steps: Steps[Result], store: MutexStore) -> Result:

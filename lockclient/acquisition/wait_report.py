@@ -30,18 +30,12 @@ class WaitReport:
     def __init__(self, name: str, begun_at: float) -> None:
         self._name = name
         self._begun_at = begun_at
-        self._due_at = Deadline(begun_at + FIRST_AFTER_S)
+        self.due_at = Deadline(begun_at + FIRST_AFTER_S)
         self._is_reported = False
 
-    def due_in(self) -> float:
-        """Return the seconds until the next line is due."""
-        return self._due_at.remaining()
-
-    def if_due(self, uuid: str, deadline: Deadline) -> Steps[None]:
-        """Read the lock's holder and log it, if a line is due; for the waiter of this uuid."""
-        if not self._due_at.expired():
-            return
-        self._due_at = Deadline.after(INTERVAL_S)
+    def log_holder(self, uuid: str, deadline: Deadline) -> Steps[None]:
+        """Read the lock's holder and log it, for the waiter of this uuid."""
+        self.due_at = Deadline.after(INTERVAL_S)
         if not log.isEnabledFor(logging.INFO):
             return
         self._is_reported = True
@@ -56,11 +50,11 @@ class WaitReport:
             why = f"it is held by {holder.describe()}" if holder else "it is free at the moment"
         self._log("Waiting for the lock %r for %s now; %s.", uuid, why)
 
-    def end(self, uuid: str) -> None:
+    def log_end(self, uuid: str) -> None:
         """Log that the waiter of this uuid has the lock, if its wait was logged."""
         if self._is_reported:
             self._log("Got the lock %r after %s.", uuid)
 
     def _log(self, text: str, uuid: str, *facts: str) -> None:
-        waited = period(monotonic() - self._begun_at)
+        waited = period(round(monotonic() - self._begun_at))
         log.info(text, self._name, waited, *facts, extra={"lock": self._name, "uuid": uuid})

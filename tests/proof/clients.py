@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 
-from lockclient.acquisition.state_machine import Acquisition
-from lockclient.acquisition.steps import Wait
+from lockclient.acquisition.state_machine import Acquisition, Wait
 from lockclient.model.clocks import Now, Runtime
 from lockclient.stores.requests import Request, RequestState, Withdraw
 from tests.support.records import taker

@@ -24,7 +24,7 @@ from copy import copy
 from functools import partial
 from typing import Any
 
-from lockclient.acquisition.steps import Acquired, Busy, Step, UsedUp, Wait
+from lockclient.acquisition.state_machine import Acquired, Busy, Step, UsedUp, Wait
 from lockclient.model.removal import AUTO_UNLOCK, Removal
 from lockclient.stores.etcd.answers import outcome_of
 from lockclient.stores.etcd.keys import Keys
@@ -152,9 +152,8 @@ class World:
         """Let a request arrive, and look at what it has done."""
         before, line, stamps = self.uuid(), self.tickets(), self.stamps()
         alert = self.etcd.kept.get(OF.subkey("alert_at"))
-        outcome = outcome_of(
-            request, self.etcd.txn(TRANSACTIONS.build(request, lease)), resent=resent
-        )
+        answer = self.etcd.txn(TRANSACTIONS.of[type(request)](request, lease))
+        outcome = outcome_of(request, answer, resent=resent)
         after = self.uuid()
         if before is not None and after != before:
             by_holder = who == before and isinstance(request, Unlock | Withdraw)
@@ -204,7 +203,7 @@ class World:
         elif isinstance(step, Busy | UsedUp):
             self._abandon(client)
         else:
-            self._send(client, step)  # type: ignore[arg-type]  # there is a line: no pause
+            self._send(client, step)
 
     def _send(self, client: Client, request: Request) -> None:
         client.asking, client.resent = request, False

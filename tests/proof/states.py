@@ -50,10 +50,8 @@ def _ranked(value: Any, ranks: dict[int, int]) -> Any:
 
 def _client(world: Any, client: Any) -> Any:
     engine = client.engine
-    names = [name for kind in type(engine).__mro__ for name in getattr(kind, "__slots__", ())]
-    known = tuple(
-        _plain(getattr(engine, name), name) for name in sorted(set(names) - _LEFT_OUT - {"sending"})
-    )
+    names = sorted(vars(engine).keys() - _LEFT_OUT - {"sending"})
+    known = tuple(_plain(vars(engine)[name], name) for name in names)
     sending = engine.sending
     sent = None
     if sending is not None:

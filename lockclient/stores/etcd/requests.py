@@ -5,9 +5,9 @@ The table is in `docs/protocol.md`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lockclient.model.clocks import format_stamp
 from lockclient.model.holder import STAMPS, SUBKEYS, Holder
@@ -38,11 +38,13 @@ class Transactions:
         self._keys_of = keyspace.keys_of
         self._code = keyspace.code
         self._prepared = lru_cache(maxsize=1024)(self._prepare)
+        self.of: dict[type, Callable[[Any, int], wire.Txn]] = {
+            kind: getattr(self, name) for kind, name in METHODS.items()
+        }
+        """Returns, by the kind of a request, the transaction of a request and a lease.
 
-    def build(self, request: requests.Request, lease: int = 0) -> wire.Txn:
-        """Return the transaction; `lease` is for the ticket or record that it may put."""
-        txn: wire.Txn = getattr(self, METHODS[type(request)])(request, lease)
-        return txn
+        The lease is for the ticket or record that the transaction may put.
+        """
 
     def forget(self, change: Change) -> wire.Txn:
         """Return what deletes a record, mark or code, unless it was written again.

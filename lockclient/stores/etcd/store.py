@@ -100,7 +100,7 @@ class EtcdStore(EtcdListing):
             try:
                 if lease is not None:
                     number = lease.get(deadline)
-                txn = self._transactions.build(sending.request, number)
+                txn = self._transactions.of[type(sending.request)](sending.request, number)
                 answer = self._channels.call(TXN, txn, deadline, sending)
                 outcome = outcome_of(sending.request, answer, resent=sending.ambiguous)
                 if isinstance(outcome, ReadResult):
@@ -119,7 +119,7 @@ class EtcdStore(EtcdListing):
             try:
                 if lease is not None:
                     number = await channels.lease_id(lease, deadline)
-                txn = self._transactions.build(sending.request, number)
+                txn = self._transactions.of[type(sending.request)](sending.request, number)
                 answer = await channels.call(TXN, txn, deadline, sending)
                 return outcome_of(sending.request, answer, resent=sending.ambiguous)
             except WireError as error:

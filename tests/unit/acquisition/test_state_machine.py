@@ -7,8 +7,7 @@ import os
 
 import pytest
 
-from lockclient.acquisition.state_machine import Acquisition
-from lockclient.acquisition.steps import Acquired, Busy, Step, UsedUp, Wait
+from lockclient.acquisition.state_machine import Acquired, Acquisition, Busy, Step, UsedUp, Wait
 from lockclient.model.clocks import Now, Runtime
 from lockclient.model.holder import Holder
 from lockclient.model.process_identity import fingerprint
@@ -341,7 +340,7 @@ class TestIdentity:
         acquisition = begun(identity="worker")
         previous = Holder("x", "dead", hostname="h", identity="worker", format=2)
         steps(acquisition, Refused("dead", 4), ReadResult(previous, (), None, 4))
-        assert not acquisition.has_rival
+        assert not acquisition.rival
         assert "'x'" in caplog.text
         assert "its format 2 is newer" in caplog.text
 

@@ -56,7 +56,7 @@ REMOVALS = (Remove(REMOVAL, (43, 44)), Remove(REMOVAL, None))
 
 
 def built(request: Request) -> wire.Txn:
-    return Transactions(Keys("/r")).build(request, 5)
+    return Transactions(Keys("/r")).of[type(request)](request, 5)
 
 
 def operations(txn: wire.Txn) -> Iterator[wire.Operation]:
