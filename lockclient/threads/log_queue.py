@@ -12,19 +12,18 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import socket
-import threading
-from _thread import allocate_lock, start_new_thread
+from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from lockclient.threads.at_exit import Order, calls
+from lockclient.threads.daemon_thread import DaemonThread
 from lockclient.threads.reentry import is_inside, run_outside
 
 MAX_QUEUED = 1000
@@ -33,11 +32,9 @@ AT_EXIT_S = 0.5
 """Seconds that the end of the interpreter waits for what is queued."""
 
 _NO_LOCK = {"lock": None, "uuid": None, "hostname": socket.gethostname()}
-_MASK = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-"""The signals that the program has blocked; a new thread inherits its starter's mask instead."""
 
 
-class CallQueue:
+class CallQueue(DaemonThread):
     """A bounded queue of calls, and the daemon thread that makes one after the other.
 
     Args:
@@ -46,54 +43,40 @@ class CallQueue:
     """
 
     def __init__(self, name: str, tell_dropped: Callable[[int], object]) -> None:
-        self._name = name
+        super().__init__(name)
         self._tell_dropped = tell_dropped
         self._queue: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._dropped = deque[bool]()
-        self._missing = deque((True,))  # the thread that pops this entry stays
 
-    def put(self, handle: Callable[[], object]) -> None:
+    def put(self, call: Callable[[], object]) -> None:
         """Queue a call, or count it as dropped."""
         if self._queue.qsize() >= MAX_QUEUED:
             self._dropped.append(True)
             return
-        self._queue.put(handle)
+        self._queue.put(call)
         with suppress(RuntimeError):  # the system gives no thread: the next call asks again
-            self._start()
+            self.start()
 
     def flush(self, seconds: float) -> None:
         """Wait until the thread has made all earlier calls, at most for `seconds`."""
-        if self._missing and self._queue.empty():
+        if self.missing and self._queue.empty():
             return
         handled = allocate_lock()
         handled.acquire()
         self._queue.put(handled.release)
         try:
-            self._start()
+            self.start()
         except RuntimeError:  # Python 3.12 starts no thread in `atexit`
-            with suppress(Empty):
-                while True:
-                    self._handle(self._queue.get_nowait())
+            while not self._queue.empty():
+                self._make(self._queue.get_nowait)
         handled.acquire(timeout=seconds)
 
-    def _start(self) -> None:
-        if self._missing:
-            start_new_thread(self._run, ())
+    def _turn(self) -> None:
+        self._make(self._queue.get)
 
-    def _run(self) -> None:
-        try:
-            self._missing.pop()
-        except IndexError:  # two callers started one at once
-            return
-        threading.current_thread().name = self._name
-        signal.pthread_sigmask(signal.SIG_SETMASK, _MASK)
-        while True:
-            self._handle(self._queue.get())
-
-    def _handle(self, handle: Callable[[], object]) -> None:
-        # Nothing that a handler raises ends the thread, `SystemExit` included.
-        with suppress(BaseException):
-            handle()
+    def _make(self, next_call: Callable[[], Callable[[], object]]) -> None:
+        with suppress(BaseException):  # also a handler's `SystemExit`
+            next_call()()
         if dropped := len(self._dropped):
             for _ in range(dropped):
                 self._dropped.popleft()

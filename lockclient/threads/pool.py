@@ -14,6 +14,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from lockclient.threads import scheduler
+from lockclient.threads.daemon_thread import PROGRAM_MASK
 from lockclient.threads.log_queue import get_logger
 from lockclient.threads.reentry import mark_thread
 
@@ -87,7 +88,7 @@ class WorkerPool:
 
     def _work(self) -> None:
         mark_thread()
-        signal.pthread_sigmask(signal.SIG_SETMASK, scheduler.shared.mask)
+        signal.pthread_sigmask(signal.SIG_SETMASK, PROGRAM_MASK)
         try:
             while (work := self._next()) is not None:
                 try:

@@ -1,18 +1,17 @@
-"""Scheduler: one thread per process that runs jobs at their times, and starts all other threads.
+"""Scheduler: a daemon thread that runs jobs at their times, and starts the threads of all pools.
 
-A job returns in how many seconds it wants to run again, or None when it is done. It never waits
-for anything: what asks a store is handed to a `WorkerPool`, so that no job is ever late because of
-a store, and no store because of another one. The thread is a daemon, starts when first needed, and
-is made anew after a fork.
+A job returns in how many seconds it wants to run again, or None when it is done. It waits for
+nothing: what asks a store is handed to a `WorkerPool`, so no store delays a job, or another store.
+The thread starts when it is first needed, and anew after a fork.
 
-Nothing here takes a lock. A signal's handler may call anything of ours at any moment, in the very
-thread that it interrupts, and would wait for ever for a lock that this thread has: what is shared
-are deques and queues, whose operations are one step each.
+A signal handler or a finalizer may call anything here at any line of any thread, and would wait for
+ever for a lock that its own thread holds. So what threads share are deques and queues, whose
+operations are one C call each; lists and heaps are the scheduler thread's own.
 
-Before Python 3.13 a `SimpleQueue` that is waited at for so long waits for ever, if a signal's
-handler interrupts that and it goes on only when the time is up, as in a process that was stopped
-meanwhile: it takes what is left, which is negative, for no limit. So no signal comes to this
-thread; the threads of a pool may, unharmed, wait too long for work, and all others wait otherwise.
+Before Python 3.13, a `SimpleQueue.get(timeout=…)` that a signal interrupts, and that goes on only
+after its time, waits for ever (CPython takes the negative rest for no limit). A process that was
+stopped (Ctrl-Z, a container's pause) gets there. So this thread blocks all signals. The threads of
+a pool may wait too long for work, unharmed. No other thread waits for a `SimpleQueue`.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ import math
 import os
 import signal
 import sys
-import threading
-from _thread import allocate_lock, start_new_thread
+from _thread import allocate_lock
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -33,6 +31,7 @@ from typing import Final, Protocol
 
 from lockclient.model.clocks import monotonic
 from lockclient.threads.at_exit import arm
+from lockclient.threads.daemon_thread import DaemonThread
 from lockclient.threads.log_queue import get_logger
 from lockclient.threads.reentry import mark_thread
 
@@ -43,26 +42,29 @@ Job = Callable[[], float | None]
 RETRY_S = 1.0
 """Seconds after which a job that failed, or a thread that the system refused, is tried again."""
 MAX_SLEEP_S = 5.0
-"""Seconds: a thread's own wait stands still while the machine is suspended, times do not."""
-
+"""Seconds: a wait stands still while the machine is suspended, the jobs' clock does not."""
 
 _SYNCHRONOUS: Final = {
-    *(signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP),
-    *(signal.SIGABRT, signal.SIGSYS),
+    signal.SIGSEGV,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGTRAP,
+    signal.SIGABRT,
+    signal.SIGSYS,
 }
-"""What a thread does to itself: blocked, it would end the process without `faulthandler`'s word."""
-_SENT: Final = signal.valid_signals() - _SYNCHRONOUS
+"""Signals that a thread causes itself. Blocked, they end the process without `faulthandler`."""
 
 
 class Undoing(Protocol):
-    """What somebody was about to have, and has not."""
+    """Something to be undone in the background: an `acquire` that failed, a dropped lock."""
 
     def let_go(self) -> None:
-        """Undo it, waiting for nothing; twice does no harm."""
+        """Undo it, waiting for nothing. A second call has no effect."""
 
 
 class _Mark:
-    """An entry of the bell: the thread has handled all entries before it."""
+    """An entry of the undo queue: the thread has handled all entries before it."""
 
     def __init__(self) -> None:
         self.reached = allocate_lock()
@@ -70,12 +72,8 @@ class _Mark:
         self.let_go = self.reached.release
 
 
-class NoThread(Exception):
-    """The system refuses a thread. The reason is the text."""
-
-
 class Task:
-    """A job on the list."""
+    """A job that is scheduled."""
 
     __slots__ = ("_failing", "_job", "cancelled")
 
@@ -89,13 +87,13 @@ class Task:
         self.cancelled = True
 
     def run(self) -> float | None:
-        """Run it once; return in how many seconds to run it again.
+        """Run the job; return in how many seconds to run it again.
 
-        Nothing ends a job but its own end: one that raises is tried again, and logged once.
+        A job that raises is logged once and runs again in `RETRY_S`, until it returns None.
         """
         try:
             again = None if self.cancelled else self._job()
-        except Exception:  # noqa: BLE001 - only its own end ends it
+        except BaseException:  # noqa: BLE001 - only its own None ends it
             if not self._failing:
                 report("A job in the background failed and is tried again.")
             self._failing = True
@@ -104,34 +102,27 @@ class Task:
         return again
 
 
-class Scheduler:
+class Scheduler(DaemonThread):
     """A thread that runs jobs at their times, one after the other."""
 
     def __init__(self) -> None:
+        super().__init__("clustermutex-timers")
         self._new: deque[tuple[float, int, Task]] = deque()
         self._heap: list[tuple[float, int, Task]] = []  # the thread's own
         self._numbers = itertools.count()
-        self._clear_at = 1000  # entries at which the cancelled ones among them are thrown away
-        self._bell: SimpleQueue[Undoing | None] = SimpleQueue()
-        self.undo = self._bell.put
-        """Have it undone by the thread. This is one step, in C: what a signal's handler raises
-        comes before it or after it, and not in the middle."""
+        self._clear_at = 1000  # entries of the heap at which cancelled ones are thrown away
+        self._undone: SimpleQueue[Undoing | None] = SimpleQueue()
+        self.undo = self._undone.put
+        """Have the thread undo something. This is one C call: a signal handler's exception comes
+        before it or after it."""
         self._wakes_at = -math.inf
-        self.mask: set[int] = set()
-        """The signals that are blocked in other threads. They must not all be: a program that a
-        thread starts, in `on_lost` say, has those blocked that were blocked in that thread."""
-        self.missing = deque((True,))
-        """The place of the one thread, as long as there is none: it takes that itself."""
 
     def flush(self, seconds: float) -> None:
-        """Wait until the thread has handled each earlier `undo`, but not longer than that.
-
-        The bell is first in, first out: the mark is reached after what was put before it.
-        """
-        if sys.is_finalizing() or (self.missing and self._bell.empty()):
+        """Wait until the thread has handled each earlier `undo`, at most for `seconds`."""
+        if sys.is_finalizing() or (self.missing and self._undone.empty()):
             return  # the thread does not run any more, or never did
         mark = _Mark()
-        self._bell.put(mark)
+        self._undone.put(mark)
         mark.reached.acquire(timeout=max(0.0, seconds))
 
     def after(self, seconds: float, job: Job) -> Task:
@@ -145,45 +136,28 @@ class Scheduler:
         at = monotonic() + seconds
         self._new.append((at, next(self._numbers), task))
         if at < self._wakes_at:
-            self._bell.put(None)  # otherwise it wakes in time by itself: no thread switch
+            self._undone.put(None)  # otherwise it wakes in time by itself: no thread switch
         if self.missing:
             try:
                 self.start()
-            except NoThread as error:  # it is kept, and tried again with the next one
+            except RuntimeError as error:  # it is kept, and tried again with the next one
                 log.warning("The thread for background work can't be started: %s", error)
 
-    def start(self) -> None:
-        """Start the thread if it does not run.
-
-        Raises:
-            NoThread: it can't be.
-        """
-        if self.missing:
-            # Not `Thread.start()`, which is many steps of Python's: interrupted between two of them
-            # by a signal's handler, it leaves a thread that hangs before it has begun.
-            try:
-                start_new_thread(self._run, ())
-            except RuntimeError as error:
-                raise NoThread(str(error)) from error
-
-    def _run(self) -> None:
-        try:
-            self.missing.pop()
-        except IndexError:  # two were started at once, each by somebody who saw none
-            return
+    def _begin(self) -> None:
         mark_thread()
-        threading.current_thread().name = "clustermutex-timers"
-        self.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SENT)
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _SYNCHRONOUS)
         arm()
-        while True:
-            self._run_due()
-            # First the time, then the look at what is new: who adds does it the other way round.
-            self._wakes_at = self._heap[0][0] if self._heap else math.inf
-            if not self._new:
-                pause = max(0.0, self._wakes_at - monotonic())
-                with suppress(Empty):
-                    _let_go(self._bell.get(timeout=min(MAX_SLEEP_S, pause)))
-            self._wakes_at = -math.inf
+
+    def _turn(self) -> None:
+        self._run_due()
+        # This thread sets `_wakes_at`, then reads `_new`. `schedule` appends to `_new`, then reads
+        # `_wakes_at`. So at least one of them sees the other.
+        self._wakes_at = self._heap[0][0] if self._heap else math.inf
+        if not self._new:
+            pause = max(0.0, self._wakes_at - monotonic())
+            with suppress(Empty):
+                _let_go(self._undone.get(timeout=min(MAX_SLEEP_S, pause)))
+        self._wakes_at = -math.inf
 
     def _run_due(self) -> None:
         while self._new:
@@ -198,19 +172,17 @@ class Scheduler:
             if again is not None:
                 self._new.append((monotonic() + again, next(self._numbers), task))
 
-            # Else it came in the last moment, when there seemed to be a thread.
-
 
 def _let_go(undoing: Undoing | None) -> None:
     if undoing is not None:
         try:
             undoing.let_go()
-        except Exception:  # noqa: BLE001 - the thread is needed for all else
+        except BaseException:  # noqa: BLE001 - the thread is needed for all else
             report("Undoing failed.")
 
 
 def report(what: str) -> None:
-    """Log an exception, whatever the program's own handlers of the log may raise."""
+    """Log the exception that is handled, whatever the program's log handlers raise."""
     with suppress(Exception):
         log.error(what, exc_info=True)  # noqa: LOG014 - they are the callers
 

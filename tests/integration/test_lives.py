@@ -25,7 +25,7 @@ from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline
 from lockclient.overview.force_unlock import force_unlock
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.threads import scheduler
+from lockclient.threads import daemon_thread
 from tests.support.etcd_binary import Etcdctl, frozen
 from tests.support.etcd_store import etcd_store
 from tests.support.locks import HolderProcess, has, queue_up
@@ -86,7 +86,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], bool]], li
             return really(function, *args)
 
         monkeypatch.setattr(threading, "_start_new_thread", begin)
-        monkeypatch.setattr(scheduler, "start_new_thread", begin)
+        monkeypatch.setattr(daemon_thread, "start_new_thread", begin)
         return refused
 
     return refusing
@@ -95,12 +95,12 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], bool]], li
 REFUSED = """
 import asyncio, sys
 from lockclient import AsyncClusterMutex, Settings, StoreUnavailable, open_store
-from lockclient.threads import scheduler
+from lockclient.threads import daemon_thread
 
 def refuse(*_):
     raise RuntimeError("can't start new thread")
 
-scheduler.start_new_thread = refuse
+daemon_thread.start_new_thread = refuse
 try:
     asyncio.run(AsyncClusterMutex("x", store=open_store(Settings.load(sys.argv[1]))).acquire())
 except StoreUnavailable as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import sys
 import threading
 from collections.abc import Iterator
@@ -67,3 +68,8 @@ def interrupted(number: int) -> Iterator[Interrupt]:
         pass
     finally:
         sys.settrace(before)
+
+
+def raise_in(thread: int, kind: type[BaseException]) -> None:
+    """Raise in another thread, at its next step."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))

@@ -28,7 +28,7 @@ from lockclient.threads import scheduler
 from lockclient.threads.log_queue import get_logger, naming
 from lockclient.threads.pool import WorkerPool
 from lockclient.threads.reentry import run_inside
-from lockclient.threads.scheduler import RETRY_S, NoThread
+from lockclient.threads.scheduler import RETRY_S
 
 log = get_logger(__name__)
 
@@ -127,7 +127,7 @@ class Background:
         while True:
             try:
                 return scheduler.shared.start()
-            except NoThread as error:
+            except RuntimeError as error:
                 tries += 1
                 if tries >= THREAD_TRIES:
                     raise _no_thread(error) from error

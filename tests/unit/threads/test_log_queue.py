@@ -13,6 +13,7 @@ import pytest
 from lockclient import ClusterMutex, LockLost
 from lockclient.threads import log_queue
 from lockclient.threads.reentry import is_inside, run_inside
+from tests.support.interrupts import raise_in
 from tests.support.memory_store import MemoryStore
 from tests.support.processes import wait_until
 
@@ -80,6 +81,23 @@ def test_a_handler_that_ends_its_thread_does_not() -> None:
             say(word)
             log_queue.flush(60)
     assert seen == ["one", "two"]
+
+
+def test_an_exception_from_outside_costs_a_line_at_most() -> None:
+    """A program may raise in any thread, between any two of its steps."""
+
+    class Notes(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            seen.append(threading.get_ident())
+
+    seen = list[int]()
+    with handled(Notes()):
+        say("one")
+        log_queue.flush(60)
+        raise_in(seen[0], SystemExit)
+        for word in ("two", "three"):  # the first one wakes the thread
+            say(word)
+        wait_until(lambda: len(seen) > 1, what="the next line")
 
 
 def test_a_thread_of_the_program_logs_in_place() -> None:

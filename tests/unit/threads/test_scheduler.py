@@ -13,6 +13,7 @@ import pytest
 from lockclient.threads import pool
 from lockclient.threads.pool import WorkerPool
 from lockclient.threads.scheduler import Job, Scheduler
+from tests.support.interrupts import raise_in
 from tests.support.processes import wait_until
 
 
@@ -49,21 +50,34 @@ class TestJobs:
         wait_until(lambda: ran)
         assert ran == ["other"]
 
-    def test_one_that_fails_is_tried_again(self, caplog: pytest.LogCaptureFixture) -> None:
+    @pytest.mark.parametrize("kind", [ValueError, SystemExit])
+    def test_one_that_fails_is_tried_again(
+        self, kind: type[BaseException], caplog: pytest.LogCaptureFixture
+    ) -> None:
         """Nothing ends a job but its own end; it is logged once, and the others go on."""
         jobs, tries, ran = Scheduler(), list[int](), list[str]()
 
         def fail() -> float | None:
             tries.append(1)
             if len(tries) < 3:
-                raise ValueError("mine")
+                raise kind("mine")
             return None
 
         with caplog.at_level(logging.ERROR):
             jobs.after(0, fail)
             jobs.after(0.01, lambda: ran.append("other"))
             wait_until(lambda: ran and len(tries) == 3)
-        assert caplog.text.count("ValueError: mine") == 1
+        assert caplog.text.count(f"{kind.__name__}: mine") == 1
+
+    def test_an_exception_from_outside_ends_no_job(self) -> None:
+        """A program may raise in any thread, between any two of its steps."""
+        jobs, threads, ran = Scheduler(), list[int](), list[str]()
+        jobs.after(0, lambda: threads.append(threading.get_ident()))
+        wait_until(lambda: threads, what="the thread")
+        jobs.after(0.3, lambda: ran.append("earlier"))
+        raise_in(threads[0], SystemExit)
+        jobs.after(0, lambda: ran.append("later"))  # wakes it
+        wait_until(lambda: len(ran) == 2)
 
     def test_short_ones_do_not_wake_the_thread(self) -> None:
         """A lock that is released at once costs no thread switch: its job waits its time."""

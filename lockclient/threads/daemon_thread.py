@@ -1,0 +1,61 @@
+"""Daemon thread: one thread that does one thing over and over, started when it is first needed."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from _thread import start_new_thread
+from collections import deque
+from contextlib import suppress
+
+PROGRAM_MASK = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+"""The signals that the program has blocked: a thread that runs its code blocks no others. (A new
+thread inherits its starter's mask.)"""
+
+
+class DaemonThread:
+    """A thread that runs `_turn` again and again; each process has at most one per object.
+
+    Any caller may start it, also a signal handler on top of another start: that takes no lock.
+
+    Args:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.missing = deque((True,))  # the thread that pops this entry stays
+
+    def start(self) -> None:
+        """Start the thread, unless it runs.
+
+        Raises:
+            RuntimeError: the system gives no thread, or the interpreter ends (Python 3.12).
+        """
+        # One call in C. A `Thread.start()` that a signal handler's exception interrupts leaves a
+        # thread that hangs before it has begun.
+        if self.missing:
+            start_new_thread(self._run, ())
+
+    def _run(self) -> None:
+        try:
+            self.missing.pop()
+        except IndexError:  # two callers started one at once
+            return
+        try:
+            threading.current_thread().name = self._name
+            self._begin()
+            while True:
+                self._turn()
+        finally:  # a program may raise in any thread (`PyThreadState_SetAsyncExc`)
+            self.missing.append(True)
+            with suppress(RuntimeError):  # else the next caller starts it
+                self.start()
+
+    def _begin(self) -> None:
+        """Called in the thread as it starts."""
+        signal.pthread_sigmask(signal.SIG_SETMASK, PROGRAM_MASK)
+
+    def _turn(self) -> None:
+        """Called in the thread, again and again."""
+        raise NotImplementedError
