@@ -234,9 +234,7 @@ class Acquisition:
         assert sending is not None, "answered() before begin()"
         # What may be left behind is noted before the request counts as answered.
         if isinstance(outcome, Taken):
-            self.token = outcome.token
-            if outcome.late_safe:
-                self._late = sending.ambiguous = False
+            self.token, self._late = outcome.token, sending.late
         elif isinstance(outcome, Queued):
             self._ticket_revision = outcome.ticket_revision
             self._short_queue = outcome.waiters is not None and outcome.waiters <= SHORT_QUEUE
@@ -286,7 +284,9 @@ class Acquisition:
         unsettled = sending is not None and (sending.in_flight or sending.ambiguous)
         if not (unsettled or self._late or self.token or self._ticket_revision):
             return None
-        return Withdraw(self.name, self.uuid, tombstone=self.may_be_out_there)
+        only_unheard = sending is not None and not (sending.ambiguous or self._late)
+        unheard = sending if only_unheard else None
+        return Withdraw(self.name, self.uuid, self.may_be_out_there, unheard)
 
     def _taken(self, outcome: Taken, now: Now) -> Step:
         self._ticket_revision = 0
@@ -412,7 +412,7 @@ class Acquisition:
     def _ask(self, request: Request, now: Now) -> Request:
         if self.sending is not None:  # the only one who knows of it is about to be forgotten
             self._late = self.may_be_out_there
-        self.sending, self._sent_at = RequestState(request), now.monotonic
+        self.sending, self._sent_at = RequestState(request, late=self._late), now.monotonic
         self.state = _STATE_AFTER_ASKING[type(request)]
         return request
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
@@ -14,13 +14,10 @@ class Taken:
     """The lock is had; `token` is the fencing token.
 
     `by_earlier_send` tells that an earlier sending of the request did it, with its stamps.
-    `late_safe` tells that no other sending can do harm, however late and whoever releases the lock:
-    it says so itself, or will with the push that follows an earlier one.
     """
 
     token: int
     by_earlier_send: bool = False
-    late_safe: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ did.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lockclient.model.clocks import Stamps
 from lockclient.model.holder import Holder
@@ -93,12 +93,14 @@ class Withdraw:
     """Leave neither lock nor ticket of this acquisition behind. Answer: `Done`, always.
 
     With `tombstone` a take of it may still be out there (see `RequestState`), and must do nothing
-    when it arrives, however late that is.
+    when it arrives, however late that is. `unheard` is that take, if it is only that nobody has
+    heard its answer yet.
     """
 
     name: str
     uuid: str
     tombstone: bool = False
+    unheard: RequestState | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,15 +151,21 @@ class RequestState:
         in_flight: a try was begun, and whoever waits for it has not heard what came of it.
         ambiguous: a try was never answered: it may have happened, or may arrive ever so late.
         abandoned: nobody waits for the outcome any more, so that it need not be sent again.
+        late: an earlier request of the same acquisition may still take the lock. A store that has
+            disarmed it says False with the answer.
+        answered: each of its tries was answered, though perhaps nobody has heard that. A store that
+            does not know leaves it False.
     """
 
-    __slots__ = ("abandoned", "ambiguous", "in_flight", "request")
+    __slots__ = ("abandoned", "ambiguous", "answered", "in_flight", "late", "request")
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, *, late: bool = False) -> None:
         self.request = request
+        self.late = late
         self.in_flight = False
         self.ambiguous = False
         self.abandoned = False
+        self.answered = False
 
     def may_come_late(self) -> bool:
         """Tell whether a take or ticket of it may come to stand when nobody expects it any more.

@@ -6,7 +6,7 @@ from copy import copy
 
 from lockclient.acquisition.state_machine import Acquisition, Wait
 from lockclient.model.clocks import Now, Runtime
-from lockclient.stores.requests import Request, RequestState, Withdraw
+from lockclient.stores.requests import Request, Withdraw
 from tests.support.records import taker
 
 NAME = "x"
@@ -30,16 +30,9 @@ class Client:
         twin = copy(self)
         twin.engine = copy(self.engine)
         if twin.engine.sending is not None:
-            twin.engine.sending = _copied_sending(twin.engine.sending)
+            twin.engine.sending = copy(twin.engine.sending)
         return twin
 
     def now(self) -> Now:
         """Return a moment that is later with each push, so that stamps tell them apart."""
         return Now(1000.0, 1000.0 + 10.0 * self.pushes)
-
-
-def _copied_sending(sending: RequestState) -> RequestState:
-    twin = RequestState(sending.request)
-    for flag in ("in_flight", "ambiguous", "abandoned"):
-        setattr(twin, flag, getattr(sending, flag))
-    return twin

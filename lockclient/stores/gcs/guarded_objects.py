@@ -9,6 +9,7 @@ from typing import Any, Final
 from urllib.parse import quote
 from uuid import uuid4
 
+from lockclient.errors import StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import MAX_VALUE_BYTES
 from lockclient.stores.gcs import errors
@@ -19,6 +20,7 @@ from lockclient.stores.requests import RequestState
 
 ABSENT: Final = Version(0, 0)
 """The version of what is not there."""
+_VERSION_FIELDS: Final = "generation,metageneration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class GuardedObjects:
 
     def version(self, name: str) -> Version:
         """Return which version of an object there is, whoever wrote it; `ABSENT`: none."""
-        answer = self._ask("GET", name, (200, 404), query={"fields": "generation,metageneration"})
+        answer = self._ask("GET", name, (200, 404), query={"fields": _VERSION_FIELDS})
         return ABSENT if answer.status == 404 else Version.from_resource(answer.json())
 
     def body(
@@ -64,23 +66,32 @@ class GuardedObjects:
         answer = self._ask("GET", name, (200, 404), query=query, truncate_at=max_bytes + 1)
         return None if answer.status == 404 else answer.body
 
+    @property
+    def create_is_pending(self) -> bool:
+        """Whether a create of this acquisition was not answered, and may still arrive."""
+        return self.sending.ambiguous or self.sending.late
+
     def put(
         self,
         name: str,
         metadata: Mapping[str, str],
         body: bytes,
         replaced: Version = ABSENT,
-        resend_metadata: Mapping[str, str] | None = None,
+        *,
+        once: bool = False,
     ) -> Version | None:
         """Upload an object in place of that version; None: there is another one, or none.
 
-        With `resend_metadata` it has that where an earlier sending may still arrive.
+        With `once` None means, too, that it was not answered: it may still arrive.
         """
-        query = preconditions(replaced, "generation,metageneration")
-        call = self._upload(name, metadata, body, query)
-        if resend_metadata is not None:
-            call = replace(call, resend=self._upload(name, resend_metadata, body, query))
-        answer = self.client.ask(call, self.deadline, self.sending)
+        query = preconditions(replaced, _VERSION_FIELDS)
+        call = replace(self._upload(name, metadata, body, query), once=once)
+        try:
+            answer = self.client.ask(call, self.deadline, self.sending)
+        except StoreUnavailable:
+            if once and self.sending.ambiguous and not self.deadline.expired():
+                return None
+            raise
         return Version.from_resource(answer.json()) if answer.status == 200 else None
 
     def overwrite(self, name: str, metadata: Mapping[str, str]) -> ObjectState:
@@ -116,7 +127,7 @@ class GuardedObjects:
         """Change the metadata of what has that version; None: it has another one, or is gone."""
         answer = self._ask(
             *("PATCH", name, (200, 404, 412)),
-            query=preconditions(version, "generation,metageneration"),
+            query=preconditions(version, _VERSION_FIELDS),
             body=json.dumps({"metadata": metadata}).encode(),
             content_type="application/json; charset=UTF-8",
         )

@@ -37,9 +37,6 @@ LATE_REQUEST_S: Final = 86400.0
 """Seconds for which a request may arrive late. It is authorised as it arrives, by an access token
 that lives for an hour, or twelve where somebody has allowed that: after a day none is accepted."""
 
-COUNTED_FROM_UPLOAD: Final = "a day"
-"""As `late_until`: it counts from when the object was uploaded, as for all that is no number."""
-
 _MAX_NAME_BYTES: Final = 1024
 """Bytes of an object's name. Ours are ASCII, as the prefix is and all that is percent-encoded."""
 _DIGEST: Final = "sha256:"

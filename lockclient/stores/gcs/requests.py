@@ -13,10 +13,11 @@ by them, refreshes or deletes its successor's lock.
 | removal | patch that decides it, record, tombstone over it | as seen; then the decision's |
 (With `expire=1` a taker does the last one, too: `expiry`.)
 
-**1. Answers that never came.** An upload that is refused reads what stands there: the own uuid
-means that it was had. A refused push reads it, too: the same generation is ours still, whatever the
-metageneration, unless its removal is decided; with the stamps that were sent an earlier sending did
-it. A release that finds nothing, on its second try, was done by its first.
+**1. Answers that never came.** What names a version is sent again. An upload that is refused reads
+what stands there: the own uuid means that it was had. A refused push reads it, too: the same
+generation is ours still, whatever the metageneration, unless its removal is decided; with the
+stamps that were sent an earlier sending did it. A release that finds nothing, on its second try,
+was done by its first. A create names no version, and is never sent twice: step 3.
 
 **2. Requests that are repeated on the way.** A front end that lost its connection to the next one
 may send a request there twice, and tell the second answer alone: a refusal, of what the first time
@@ -28,17 +29,17 @@ finds nothing at all may have been, or somebody has deleted the object by hand, 
 have had the lock since: that is called a loss, for a word too many harms nobody.
 
 **3. Requests that come late.** Whatever names a generation does nothing once that is gone, for
-ever. What is left is the upload that asks for *nothing*: a create that was sent, never answered and
-given up, or sent twice and released, would take the lock for nobody. So nobody who is unsure leaves
-the name empty: in place of its lock, or where there is nothing, stands its **tombstone**, and while
-anything stands there a late create is refused. A tombstone is as good as free: the next taker
-uploads over it, at its generation. What must stand goes on from hand to hand: `late_until`, in the
-bucket's own time, is copied by who takes over a tombstone, and who releases before that leaves a
-tombstone again and deletes nothing. Who withdraws while somebody else has the lock writes it onto
-that one's lock; that moves its metageneration, so that a release, which names it, can't overlook
-it. Who takes the lock by a create that was sent again says so on the lock: the second sending has
-`late_until`, and where it was the first that did it the push that follows writes it. So nobody has
-to remember it: whoever releases the lock, another process, or one that took over from a dead one.
+ever. What is left is the upload that asks for *nothing*: a create that was never answered would
+take the lock for nobody. So an acquisition sends one create, and looks after it if it is not
+answered. The own lock stands there: that was it, and nothing is left that may arrive. Nothing
+stands there: a **tombstone** is put in its place, and the lock is then uploaded over that one.
+While anything stands under the name, a late create is refused. A tombstone is as good as free: the
+next taker uploads over it, at its generation. What must stand goes on from hand to hand:
+`late_until`, in the bucket's own time, is copied by a taker that uploads over a tombstone, and a
+release before that time leaves a tombstone again and deletes nothing. A withdrawal leaves a
+tombstone, too. While somebody else has the lock it writes `late_until` onto that one's lock; that
+moves its metageneration, so that a release, which names it, can't overlook it. So nobody has to
+remember it: not another process that releases the lock, nor one that took over from a dead holder.
 That ends after a day (`keys.LATE_REQUEST_S`). It can't be for ever, as a bucket compares nothing
 but the object itself; but a request is authorised as it arrives, and its access token is too old by
 then.
@@ -48,7 +49,7 @@ place.
 
 **4. Takes that were answered.** Nobody is unsure of what was answered, even if its caller did not
 stay to hear it (a task that was cancelled, a thread that was interrupted): the thread that asked
-goes on to the end of its try, and who withdraws waits a moment for it (`OwnTakes.is_answered`).
+goes on to the end of its try, and a withdrawal waits a moment for it (`RequestState.answered`).
 Then there is nothing late, and no tombstone.
 
 **5. Not covered** are a process that is killed between the create that it sends and the end of its
@@ -59,9 +60,11 @@ that is dead, as if it had been killed a moment later, until its auto-unlock.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
-from typing import Final
+import time
+from typing import Final, NamedTuple
+from uuid import uuid4
 
+from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, format_stamp
 from lockclient.model.holder import STAMPS, Holder
 from lockclient.model.removal import MAX_RECORD, Removal
@@ -71,7 +74,6 @@ from lockclient.stores.gcs import removal_steps
 from lockclient.stores.gcs.expiry import Expiry
 from lockclient.stores.gcs.guarded_objects import ABSENT, GuardedObjects
 from lockclient.stores.gcs.keys import (
-    COUNTED_FROM_UPLOAD,
     LATE_REQUEST_S,
     ObjectNames,
     ObjectState,
@@ -80,12 +82,25 @@ from lockclient.stores.gcs.keys import (
     lock_content,
     tombstone,
 )
-from lockclient.stores.gcs.own_takes import OwnObject, OwnTakes
 from lockclient.stores.gcs.wire.http_client import HttpClient
 from lockclient.stores.outcomes import Outcome
 
 MAX_ROUNDS: Final = 5
 """How often it is begun anew because the lock changed hands in the middle; then somebody has it."""
+SETTLE_TIMEOUT_S: Final = 0.5
+"""Seconds that a withdrawal waits for a take that is in flight: less than the end of a program
+leaves for it, so that a tombstone is left in time where the take is not answered."""
+
+
+class OwnObject(NamedTuple):
+    """What is known of a lock that this process holds: what a release must name, and must leave."""
+
+    version: Version
+    tombstone_expires_at: float
+
+    @classmethod
+    def of(cls, state: ObjectState) -> OwnObject:
+        return cls(state.version, state.tombstone_expires_at)
 
 
 class GcsRequestExecutor:
@@ -103,19 +118,17 @@ class GcsRequestExecutor:
         self._client = client
         self._expiry = expiry
         self._names = ObjectNames(client.location.root)
-        self._own = OwnTakes()
+        self._held: dict[str, OwnObject] = {}
 
     def do(self, sending: requests.RequestState, deadline: Deadline) -> Outcome:
         """Do a request. Errors: see `HttpClient.ask`."""
-        request, objects = (
-            sending.request,
-            GuardedObjects(self._client, self._names, sending, deadline),
-        )
-        tracked: AbstractContextManager[None] = nullcontext()
-        if isinstance(request, requests.Take | requests.Reclaim):
-            tracked = self._own.track(request.holder.uuid or "", sending)
-        with tracked:
-            outcome: Outcome = dispatch(self, request, objects)
+        objects = GuardedObjects(self._client, self._names, sending, deadline)
+        try:
+            outcome: Outcome = dispatch(self, sending.request, objects)
+        except ClusterMutexError:
+            sending.answered = not (sending.ambiguous or sending.in_flight)
+            raise
+        sending.answered = not sending.ambiguous
         return outcome
 
     # ------------------------------------------------------------ getting it
@@ -125,17 +138,20 @@ class GcsRequestExecutor:
         name, uuid = self._names.lock(holder.name), holder.uuid or ""
         replaced: ObjectState | None = None
         for _ in range(MAX_ROUNDS):
-            if (version := self._upload_lock(objects, name, holder, replaced)) is not None:
-                return outcomes.Taken(version.token, late_safe=True)
+            version = self._upload_lock(objects, name, holder, replaced)
+            if version is not None:
+                return outcomes.Taken(version.token)
             replaced, state = None, objects.head(name)
             if state is None:
-                continue  # it was just let go of
+                if objects.create_is_pending:  # from now on it is refused
+                    objects.put(name, tombstone(str(uuid4())), b"")
+                continue  # else it was just released
             if state.decision is not None:
                 removal_steps.complete(objects, holder.name, state)
                 if state.uuid == uuid:
                     return outcomes.Refused(None, state.version.revision, uuid_spent=True)
             elif state.uuid == uuid:
-                return self._taken_earlier(uuid, state)
+                return self._taken_earlier(objects, uuid, state)
             elif state.uuid is not None:
                 if not self._expired(objects, holder.name, state):
                     return outcomes.Refused(state.uuid, state.version.revision)
@@ -148,32 +164,36 @@ class GcsRequestExecutor:
     def _upload_lock(
         self, objects: GuardedObjects, name: str, holder: Holder, replaced: ObjectState | None
     ) -> Version | None:
+        if replaced is None and objects.create_is_pending:
+            return None  # no second create
         metadata, body = lock_content(holder)
-        uuid = holder.uuid or ""
+        now = objects.client.now()
         expires_at = 0.0 if replaced is None else replaced.tombstone_expires_at
-        if expires_at > objects.client.now():
+        if objects.create_is_pending:
+            expires_at = max(expires_at, now + LATE_REQUEST_S)
+        if expires_at > now:
             metadata["late_until"] = f"{expires_at:.0f}"
-        ambiguous = {**metadata, "late_until": COUNTED_FROM_UPLOAD}  # step 3 above
-        if objects.sending.ambiguous or uuid in self._own.ambiguous:  # of a create
-            metadata = ambiguous
         if replaced is None:
-            version = objects.put(name, metadata, body, resend_metadata=ambiguous)
-            if objects.sending.ambiguous:
-                metadata = ambiguous
+            version = objects.put(name, metadata, body, once=True)
         else:  # an upload that names what it replaces does nothing, late
             version = objects.put(name, metadata, body, replaced.version)
         if version is not None:
-            if metadata is ambiguous:
-                expires_at = objects.client.now() + LATE_REQUEST_S
-            self._own.held[uuid] = OwnObject(version, expires_at)
-            objects.sending.ambiguous = False
-            self._own.ambiguous.pop(uuid, None)
+            self._note_taken(objects, holder.uuid or "", OwnObject(version, expires_at))
         return version
 
-    def _taken_earlier(self, uuid: str, state: ObjectState) -> outcomes.Taken:
-        """An earlier sending did it, one of perhaps many: the push that follows says so."""
-        self._own.held[uuid] = OwnObject.of(state)
-        return outcomes.Taken(state.version.token, by_earlier_send=True, late_safe=True)
+    def _taken_earlier(
+        self, objects: GuardedObjects, uuid: str, state: ObjectState
+    ) -> outcomes.Taken:
+        self._note_taken(objects, uuid, OwnObject.of(state))
+        return outcomes.Taken(state.version.token, by_earlier_send=True)
+
+    def _note_taken(self, objects: GuardedObjects, uuid: str, own: OwnObject) -> None:
+        """Note a lock that was taken: by the only create, or with what a late one meets."""
+        sending = objects.sending
+        sending.ambiguous = sending.late = False
+        self._held[uuid] = own
+        if sending.abandoned:  # a withdrawal looks for itself
+            self._held.pop(uuid, None)
 
     def _is_uuid_spent(
         self, objects: GuardedObjects, name: str, uuid: str, state: ObjectState
@@ -182,8 +202,8 @@ class GcsRequestExecutor:
         if state.tombstone_uuid == uuid:
             return True
         # Others may have had it since. Only who was not answered can have had it unawares.
-        ambiguous = objects.sending.ambiguous or uuid in self._own.ambiguous
-        return ambiguous and self._read_record(objects, name, uuid) is not None
+        is_pending = objects.create_is_pending
+        return is_pending and self._read_record(objects, name, uuid) is not None
 
     def get_position(self, request: requests.GetPosition, objects: GuardedObjects) -> Outcome:
         state = objects.head(self._names.lock(request.name))
@@ -212,12 +232,12 @@ class GcsRequestExecutor:
                 removal_steps.complete(objects, holder.name, state)
                 continue
             if state.uuid == uuid:
-                return self._taken_earlier(uuid, state)
+                return self._taken_earlier(objects, uuid, state)
             same = (state.uuid, now.generation) == (previous.uuid, generation)
             if not same or seen not in (0, now.revision):
                 return outcomes.Refused(state.uuid, now.revision)
             if (version := self._upload_lock(objects, name, holder, state)) is not None:
-                return outcomes.Taken(version.token, late_safe=True)
+                return outcomes.Taken(version.token)
         return outcomes.Refused(None, 0)
 
     # ------------------------------------------------------------ having it
@@ -229,54 +249,49 @@ class GcsRequestExecutor:
             for part, wall in zip(STAMPS, request.stamps, strict=True)
             if wall is not None
         }
-        expires_at = 0.0
-        if request.uuid in self._own.ambiguous:
-            expires_at = objects.client.now() + LATE_REQUEST_S
-            metadata["late_until"] = f"{expires_at:.0f}"
         version = objects.patch(name, metadata, Version.from_revision(request.revision))
         if version is not None:
-            self._own.update(request.uuid, version, expires_at)
-            self._own.ambiguous.pop(request.uuid, None)
+            self._pushed(request.uuid, version)
             return outcomes.Done(version.revision)
         state = objects.head(name)
         if state is None or state.uuid != request.uuid or state.decision is not None:
             return self._not_holder(objects, request.name, request.uuid, state)
-        self._own.update(request.uuid, state.version, state.tombstone_expires_at)
+        self._pushed(request.uuid, state.version, state.tombstone_expires_at)
         done = state.metadata.get(STAMPS[0]) == metadata[STAMPS[0]]  # by an earlier sending
-        if done:
-            self._own.ambiguous.pop(request.uuid, None)
         return (outcomes.Done if done else outcomes.Conflict)(state.version.revision)
 
+    def _pushed(self, uuid: str, version: Version, tombstone_expires_at: float = 0.0) -> None:
+        """Note a later version of a held lock, and what it must leave, if that is more."""
+        if (own := self._held.get(uuid)) is not None:
+            expires_at = max(own.tombstone_expires_at, tombstone_expires_at)
+            self._held[uuid] = OwnObject(max(own.version, version), expires_at)
+
     def unlock(self, request: requests.Unlock, objects: GuardedObjects) -> Outcome:
-        uuid, own, sent = request.uuid, self._own.held.get(request.uuid), False
+        uuid, own, sent = request.uuid, self._held.pop(request.uuid, None), False
         while True:
             if own is None:
                 state = objects.head(self._names.lock(request.name))
                 if state is None or state.uuid != uuid or state.decision is not None:
-                    self._own.forget(uuid)
                     # Our own tombstone is nobody else's doing: step 2 above.
                     resent = sent and state is not None and state.tombstone_uuid == uuid
                     return self._not_holder(objects, request.name, uuid, state, resent=resent)
                 own = OwnObject.of(state)
             if self._delete_own(objects, request.name, uuid, own):
-                self._own.forget(uuid)
                 return outcomes.Done(own.version.revision)
             own, sent = None, True  # somebody has written to it, or it is not there any more
 
     def _delete_own(self, objects: GuardedObjects, name: str, uuid: str, own: OwnObject) -> bool:
         """Delete a lock of ours, or leave a tombstone; False: it is not as it was known."""
         where = self._names.lock(name)
-        ambiguous = uuid in self._own.ambiguous
-        if ambiguous or own.tombstone_expires_at > objects.client.now():
-            metadata = tombstone(uuid, None if ambiguous else own.tombstone_expires_at)
+        if own.tombstone_expires_at > objects.client.now():
+            metadata = tombstone(uuid, own.tombstone_expires_at)
             return objects.put(where, metadata, b"", own.version) is not None
         return objects.delete(where, own.version)
 
     def withdraw(self, request: requests.Withdraw, objects: GuardedObjects) -> Outcome:
         name, uuid = request.name, request.uuid
         where = self._names.lock(name)
-        if request.tombstone and not self._own.is_answered(uuid, objects.deadline):
-            self._own.ambiguous[uuid] = None
+        may_arrive = request.tombstone and not _was_answered(request.unheard, objects.deadline)
         expires_at = 0  # one time for all rounds, by which ours is known again
         while True:
             state = objects.head(where)
@@ -288,11 +303,9 @@ class GcsRequestExecutor:
                     break
             elif state is not None and state.tombstone_uuid == uuid:
                 break  # it stands already, by our own release or by a removal
-            elif uuid not in self._own.ambiguous or self._leave_tombstone(
-                objects, where, uuid, state, expires_at
-            ):
+            elif not may_arrive or self._leave_tombstone(objects, where, uuid, state, expires_at):
                 break
-        self._own.forget(uuid)
+        self._held.pop(uuid, None)
         return outcomes.Done(0)
 
     @staticmethod
@@ -362,3 +375,13 @@ class GcsRequestExecutor:
     def _read_record(self, objects: GuardedObjects, name: str, uuid: str) -> Removal | None:
         value = objects.body(self._names.record(name, uuid), max_bytes=MAX_RECORD)
         return None if value is None else Removal.read(name, uuid, value)
+
+
+def _was_answered(take: requests.RequestState | None, deadline: Deadline) -> bool:
+    """Tell whether a take was answered whose caller has gone; wait a moment for the answer."""
+    if take is None:
+        return False
+    until = deadline.within(0.0, SETTLE_TIMEOUT_S)
+    while not take.answered and not until.expired():
+        time.sleep(0.01)
+    return take.answered

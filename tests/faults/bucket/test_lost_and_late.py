@@ -85,10 +85,10 @@ class TestLateCreates:
         "how",
         ["release", "let go", "removed", "reclaimed", "released elsewhere", "reclaimed elsewhere"],
     )
-    def test_after_a_take_that_was_sent_twice(
+    def test_after_a_create_that_was_not_answered(
         self, server: BucketServer, store: ServiceStore, other: ServiceStore, how: str
     ) -> None:
-        """The second sending got it, and the first is still on its way when it is let go."""
+        """It is still on its way when the lock, taken over a tombstone, is released."""
         server.fault("POST", COMES_LATE)
         mine = holder(identity="me")
         got = ask(store, Take(mine))
@@ -180,8 +180,23 @@ class TestLateCreates:
         take(store)
 
 
-@pytest.mark.parametrize("kind", [COMES_LATE, LOSE])
-def test_the_command_that_leaves_a_lock_held_ends(server: BucketServer, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("fault", "creates"),
+    [*((unanswered, 1) for unanswered in (LOSE, DROP, COMES_LATE, 408, 409, 503)), (429, 2)],
+)
+def test_a_create_is_sent_again_only_if_it_was_not_done(
+    server: BucketServer, store: ServiceStore, fault: str | int, creates: int
+) -> None:
+    server.fault("POST", fault)
+    take(store)
+    sent = [asked for asked in server.asked if asked.query.get("ifGenerationMatch") == "0"]
+    assert sum(b'"uuid"' in asked.body for asked in sent) == creates
+
+
+@pytest.mark.parametrize(("kind", "sent", "left"), [(COMES_LATE, 4, {OBJECT}), (LOSE, 1, set())])
+def test_the_command_that_leaves_a_lock_held_ends(
+    server: BucketServer, kind: str, sent: int, left: set[str]
+) -> None:
     """Where each other upload is not answered: what it leaves may be released by anybody."""
     uploads = 0
 
@@ -194,8 +209,8 @@ def test_the_command_that_leaves_a_lock_held_ends(server: BucketServer, kind: st
     env = {"CLUSTERMUTEX_URL": f"gs://{server.bucket.name}"}
 
     uuid = run_to_end(COMMAND, "lock", NAME, "--timeout", "5", env=env).stdout.strip()
-    assert uploads == 2
+    assert uploads == sent
     run_to_end(COMMAND, "unlock", NAME, "--uuid", uuid, env=env)
     assert set(server.deliver()) <= {412}
-    assert set(server.bucket.names()) == {OBJECT}
-    assert "uuid" not in server.bucket.get(OBJECT)[0]["metadata"]
+    assert set(server.bucket.names()) == left
+    assert not left or "uuid" not in server.bucket.get(OBJECT)[0]["metadata"]

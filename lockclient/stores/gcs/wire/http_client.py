@@ -50,7 +50,8 @@ class HttpRequest:
     """A request: its method, its path behind the host, and which statuses are answers to it.
 
     With `truncate_at` no more than so many bytes of the answer are read; else one of more than
-    `max_bytes` is an error. `resend` is sent in its place once an earlier sending may still arrive.
+    `max_bytes` is an error. One that is to be sent `once` is not sent again where it may have been
+    done, or may arrive yet.
     """
 
     method: str
@@ -61,7 +62,7 @@ class HttpRequest:
     content_type: str = ""
     truncate_at: int = 0
     max_bytes: int = MAX_ANSWER_BYTES
-    resend: HttpRequest | None = None
+    once: bool = False
 
     @property
     def guarded(self) -> bool:
@@ -115,8 +116,6 @@ class HttpClient:
                 sending.in_flight = True
                 if not (timeout := min(self._time_left(deadline, sending), max_timeout_s)):
                     continue
-                if sending.ambiguous and call.resend is not None:
-                    call = call.resend
                 answer, failure = self._try_once(call, token, timeout)
             except errors.Unanswered as error:
                 failure = error
@@ -138,6 +137,8 @@ class HttpClient:
                 busy = last  # it is there, though a later try may have too little time to hear so
             elif not busy:
                 self._log_outage(last)
+            if call.once and sending.ambiguous:
+                raise self._unanswered(last, busy, unknown=True)
             max_timeout_s = min(2 * max_timeout_s, MAX_TRY_TIMEOUT_S)
             time.sleep(min(pauses.next(), deadline.remaining()))
 
