@@ -538,7 +538,6 @@ class Acquisition:
     def _lose(self, message: str, removal: Removal | None = None, detail: int = 1) -> None:
         """Keep the loss, or replace one of less detail: the watch tells less than a read."""
         if detail > self._loss_detail:
-            self._loss_detail = detail
             self.loss = LockLost(
                 message,
                 name=self.name,
@@ -546,6 +545,7 @@ class Acquisition:
                 holder=self.holder,
                 removal=removal,
             )
+            self._loss_detail = detail  # last: an interrupt before this hides no loss
 
 
 _After = Mapping[type, Callable[[Acquisition, Any, Now], Step]]
