@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 
 class AsksStore:
-    """What can be asked of any lock, held or not."""
+    """What a program can ask the store about any lock, held or not."""
 
     __slots__ = ()
 
@@ -37,10 +37,10 @@ class AsksStore:
         return held_by(run(reading(self.name), self._store()))
 
     def waiters(self: Named) -> list[Ticket]:
-        """Ask the store who is in line for the lock, the next one first.
+        """Ask the store for the lock's queue, the next waiter first.
 
         Raises:
-            StoreError: the store keeps no line.
+            StoreError: the store keeps no queue.
         """
         store = self._store()
         require_queue(store)
@@ -72,20 +72,19 @@ def _leave(
 class HeldLock(BaseHeldLock, AsksStore):
     """One acquisition of a lock, from `acquire` or `with` to its release.
 
-    It belongs to nobody: any thread or callback that has it may use it, and whatever happens to the
-    mutex it means this one acquisition. After its loss it says lost, after its release released.
-
-    `with held:` releases it at the block's end, once, unless a block of its own does so already.
+    Any thread or callback may use it. It means this acquisition, whatever happens to the mutex:
+    after its loss it says lost, after its release released. `with held:` releases it at the
+    block's end, unless another block does so already.
     """
 
     __slots__ = ()
 
     def alive(self, *, force: bool = False) -> None:
-        """Say that the work goes on: push the alert and the auto-unlock into the future.
+        """Report progress: push the alert and the auto-unlock into the future.
 
-        Made for hot loops: within `min(1 s, expected_runtime / 50)` of the last push, in a bucket
-        within 1.2 s, it only checks a flag. A store that does not answer is no error while the lock
-        is still ours; with `force` it always pushes, and raises.
+        Within `min(1 s, expected_runtime / 50)` of the last push (in a bucket 1.2 s) it only checks
+        a flag, so hot loops may call it. A store that does not answer is no error while the lock is
+        still ours; with `force` it always pushes, and raises.
 
         Raises:
             LockNotHeld: it was released.
@@ -97,16 +96,16 @@ class HeldLock(BaseHeldLock, AsksStore):
             run(self._holding.pushing(force=force), self._holding.store)
 
     def release(self, timeout: Duration | None = None) -> None:
-        """Give the lock back.
+        """Release the lock.
 
         Args:
-            timeout: seconds to wait for the store's answer; None: ten. Without one it is released
-                in the background, for as long as that takes.
+            timeout: seconds to wait for the store's answer; None: ten. After that the background
+                releases it, for as long as that takes.
 
         Raises:
             LockNotHeld: it was released already.
             LockLost: it was removed, or its time ran out, before it was released.
-            StoreUnavailable: the store did not answer; it is retried in the background.
+            StoreUnavailable: the store did not answer; the background tries again.
         """
         holding, undo = self._holding, scheduler.shared.undo
         seconds = None if timeout is None else require_timeout("timeout", timeout)
@@ -114,7 +113,7 @@ class HeldLock(BaseHeldLock, AsksStore):
             if not holding.still_to.pop("end", False):  # two release it: one is refused
                 self._require_held("release()")
                 return
-            if is_inside() or sys.is_finalizing():  # no other thread runs then: it stays locked
+            if is_inside() or sys.is_finalizing():  # then no thread runs, and it stays locked
                 undo(holding)
                 holding.check()
                 return
@@ -140,7 +139,7 @@ class HeldLock(BaseHeldLock, AsksStore):
 
 
 def run(steps: Steps[Result], store: MutexStore) -> Result:
-    """Drive steps where no signal can land."""
+    """Drive steps in a thread in which no signal handler runs."""
     return store.background.run_shielded(drive, steps, store)  # type: ignore[no-any-return]
 
 
@@ -159,8 +158,8 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
     `LockNotHeld`: use the `HeldLock`. A lost acquisition is unreleased until it is released, or its
     owner acquires again by the same object; 16 at most are remembered.
 
-    What it does not do: stop a holder that goes on working after it lost the lock. Call `alive()`
-    or `check_health()` between steps, and give storage the `fencing_token` to refuse latecomers.
+    It can't stop a holder that goes on working after its loss. Call `alive()` or `check_health()`
+    between steps, and give storage the `fencing_token` to refuse latecomers.
 
     Args:
         name: 1 to 255 bytes in UTF-8, no control characters. Of a subclass of `str`, like a member
@@ -170,23 +169,22 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
         expected_runtime: the time without `alive()` after which people are alerted.
         auto_unlock_after: the time without `alive()` after which the unlocker removes the lock,
             more than `expected_runtime`; None: never; "auto": three times `expected_runtime`.
-        reason: what the lock is used for, for the people who see it.
-        identity: a name for this worker: when it crashed and comes back with the same identity, it
-            takes its own lock over at once. Two live processes on different machines, or in
-            different containers (pid namespaces) of one, must not share one: each would take the
-            lock from the other.
-        keepalive: push from the background instead of by `alive()`. A worker that hangs then looks
-            alive for ever; or for as long as is said here by a duration.
+        reason: what the lock is used for, for people.
+        identity: a name for this worker. When it crashed and comes back with the same identity, it
+            takes its own lock over at once. Live processes on different machines, or in different
+            containers (pid namespaces) of one, must not share one: each would take the lock from
+            the other.
+        keepalive: push from the background instead of by `alive()`; a duration limits for how long.
+            A worker that hangs looks alive meanwhile.
         max_hold: how long the lock is held at most, however often it is pushed: beyond that people
-            are alerted that it is held too long, and nothing is removed; None: nobody is.
+            are alerted, and nothing is removed; None: no limit.
         on_lost: called with the `LockLost` once, in a thread of its own, when the lock is lost.
-        capture_backtrace: whether to record the stack that took the lock.
-        release_at_exit: release what is still held as the interpreter ends; without it that is
-            named in the log. Only for programs whose other threads have ended by then.
-        owner: whose lock it is, for the people who see it: a team, a service; else what `setup`
-            said.
-        labels: what else it says of itself, beside those of `setup`: at most 16 texts by their
-            names, of 1,024 bytes in JSON all together.
+        capture_backtrace: whether to record the stack that acquired the lock.
+        release_at_exit: whether to release what is still held as the interpreter ends; else the log
+            names it. Only for programs whose other threads have ended by then.
+        owner: a team or a service, for people; else what `setup` said.
+        labels: further texts by their names, beside those of `setup`: at most 16, of 1,024 bytes in
+            JSON all together.
         store: where locks live; else what `setup` said, else the environment.
 
     Raises:
@@ -198,7 +196,7 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
     # ------------------------------------------------------------ threading.Lock
 
     def acquire(self, blocking: bool = True, timeout: Duration | None = -1) -> HeldLock | None:
-        """Take the lock; wait for it in line unless `blocking` is False.
+        """Acquire the lock; wait in its queue unless `blocking` is False.
 
         Args:
             blocking: False tries once and does not wait.
@@ -206,7 +204,7 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
                 long as the constructor's `timeout` says.
 
         Returns:
-            The held lock, which means this acquisition whoever has it; None: the time was up.
+            The held lock; None: the time was up.
 
         Raises:
             StoreUnavailable: the store did not answer in time.
@@ -224,15 +222,10 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
             raise
 
     def release(self, timeout: Duration | None = None) -> None:
-        """Give the lock back: what the caller acquired, else the only one acquired by this object.
-
-        Args:
-            timeout: as of `HeldLock.release`.
+        """Release the caller's own acquisition, else the object's only one; see `HeldLock.release`.
 
         Raises:
             LockNotHeld: nothing is held, or several are and none is the caller's own.
-            LockLost: it was removed, or its time ran out, before it was released.
-            StoreUnavailable: the store did not answer; it is retried in the background.
         """
         self._meant("release()").release(timeout)
 
@@ -263,17 +256,17 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
             TypeError: its work would be done after the call: `async def`, a generator, an awaitable
                 or a task as its result. Where that shows only at the call, the call raises it.
         """
-        from lockclient.acquisition.decorated import holding  # which few want
+        from lockclient.acquisition.decorated import holding  # few programs need it
 
         return holding(self, function)  # type: ignore[no-any-return]
 
     def skip_if_held(self, function: Callable[Params, Result]) -> Callable[Params, Result | None]:
-        """Decorate a job: where somebody has the lock, a call does nothing and returns None.
+        """Decorate a job: a call while another holder has the lock returns None, without a wait.
 
             @ClusterMutex("nightly-report", expected_runtime="5m").skip_if_held
             def report() -> None: ...
 
-        Nothing is waited for. Whether it ran, and else who has the lock, is logged at INFO.
+        Whether it ran, and else who has the lock, is logged at INFO.
 
         Raises:
             TypeError: as of the mutex as a decorator.
@@ -291,5 +284,5 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
         __aexit__ = __aenter__
 
     def alive(self, *, force: bool = False) -> None:
-        """Say that the work goes on, see `HeldLock.alive`; of the caller's own acquisition."""
+        """Report progress of the caller's own acquisition, see `HeldLock.alive`."""
         self._meant("alive()").alive(force=force)
