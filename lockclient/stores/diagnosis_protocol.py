@@ -1,50 +1,10 @@
-"""What a store tells about itself: its members, history, votes, and what `doctor` finds."""
+"""What a store says of itself: what `doctor` finds, and its votes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """What one member of the store's cluster says of itself; what it does not say is empty.
-
-    Without an answer there is only `trouble`. `ahead` is how many seconds its wall clock is ahead
-    of ours, give or take half a second; `size` the bytes of its data, of which `in_use` hold some,
-    and `quota` what they may become; `cluster` all members that it knows, as `name (URLs)`; `auth`
-    whether it asks its clients for a user; `certified` whether it lets nobody in without a
-    certificate of a client, as TLS tells; `pages` whether it answers any web page.
-    """
-
-    endpoint: str
-    version: str = ""
-    trouble: str = ""
-    ahead: float | None = None
-    leader: bool = False
-    size: int = 0
-    in_use: int = 0
-    quota: int = 0
-    alarms: tuple[str, ...] = ()
-    cluster: tuple[str, ...] = ()
-    auth: bool | None = None
-    certified: bool = False
-    pages: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """How much of its past the store keeps: it is at `revision` and can still show `oldest`.
-
-    `sign` is what an unlocker announced at about that time, which tells when it was: at `oldest`,
-    or in the first half of what is kept; empty if none ran then.
-    """
-
-    revision: int
-    oldest: int
-    sign: str = ""
-
 
 FINE, WARNING, ERROR = "ok", "warning", "error"
 LEVELS = (FINE, WARNING, ERROR)

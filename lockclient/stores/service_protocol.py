@@ -13,7 +13,6 @@ from typing import Literal, NamedTuple, Protocol
 
 from lockclient.model.clocks import Deadline
 from lockclient.model.ticket import Ticket
-from lockclient.stores.diagnosis_protocol import History, Member
 from lockclient.stores.protocol import AsyncMutexStore, Subscription
 
 Kind = Literal["locks", "queue", "removed", "unlockers", "withdrawn", "code"]
@@ -170,15 +169,6 @@ class ServiceStore(AsyncMutexStore, Protocol):
 
     def names(self, prefix: str, limit: int, deadline: Deadline) -> list[str]:
         """Return the first names, by the alphabet, of held locks that begin with `prefix`."""
-
-    def members(self, timeout: float) -> list[Member]:
-        """Ask each address for what it says of itself, for `timeout` seconds a question."""
-
-    def history(self, deadline: Deadline) -> History:
-        """Look how far back the store can show what was: who never compacts fills up."""
-
-    def probe_permissions(self, deadline: Deadline) -> Mapping[str, bool]:
-        """Return which folders of the store this user may write to; empty: it can't be told."""
 
     def votes(self) -> Mapping[str, str]:
         """Return of each server that has a vote on each lock why it has none now; empty: it has.

@@ -18,7 +18,6 @@ from lockclient.errors import StoreClosed, StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.stores.common.background import Background
 from lockclient.stores.common.lock_model import Entry, Model
-from lockclient.stores.diagnosis_protocol import History, Member
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.protocol import Capabilities, Guard, WatchEvent, WatchTarget
 from lockclient.stores.requests import Request, RequestState, TakeOrQueue, Unlock, Withdraw
@@ -378,17 +377,8 @@ class MemoryStore:
     def endpoints(self) -> tuple[str, ...]:
         return ("memory",)
 
-    def members(self, timeout: float) -> list[Member]:
-        return [Member(endpoint, ahead=0.0, leader=True) for endpoint in self.endpoints()]
-
     def clock_offsets(self, timeout: float) -> list[float]:
         return [0.0]
-
-    def history(self, deadline: Deadline) -> History:
-        return History(self.model.revision, self.model.compacted + 1)
-
-    def probe_permissions(self, deadline: Deadline) -> Mapping[str, bool]:
-        return {}
 
     def votes(self) -> Mapping[str, str]:
         return {}

@@ -1,4 +1,4 @@
-"""docs/programs.md, Frameworks, with the real packages, in an environment of their own: `make soak`.
+"""docs/programs.md, Frameworks, with the real packages in an environment of their own: `make soak`.
 
 `make test` has what needs no other package than the tests have themselves, and FastAPI, which is
 few.

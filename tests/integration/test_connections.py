@@ -61,7 +61,8 @@ def test_a_proxy_for_the_web_is_not_asked_for_etcd(
             pass
 
     told: list[object] = []
-    following = store.follow(store.history(soon()).revision + 1, told.append)
+    (*_, last) = store.load(("locks",), soon())
+    following = store.follow(last.revision + 1, told.append)
     with closing(following), ClusterMutex("x", store=store):
         wait_until(lambda: told, what="the watch")
         asyncio.run(lock_once())

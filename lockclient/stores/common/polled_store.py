@@ -7,7 +7,7 @@ answered, and a task that is cancelled leaves it to a thread to the end.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator
 from functools import partial
 from typing import Protocol
 
@@ -18,7 +18,6 @@ from lockclient.stores.common.background import Background
 from lockclient.stores.common.lifecycle import OpenedStore
 from lockclient.stores.common.poll_watch import PollWatch
 from lockclient.stores.common.polling import Following, Polling
-from lockclient.stores.diagnosis_protocol import History, Member
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.protocol import Capabilities, Guard, Subscription, WatchEvent, WatchTarget
 from lockclient.stores.requests import Remove, RequestState
@@ -145,15 +144,3 @@ class PolledStore(OpenedStore):
 
     def tickets(self, limit: int, deadline: Deadline, actors: Collection[str] = ()) -> Tickets:
         return Tickets()
-
-    def history(self, deadline: Deadline) -> History:
-        """See `ServiceStore.history`: no past is kept."""
-        now = self._polling.revision_at(monotonic())
-        return History(now, now)
-
-    def probe_permissions(self, deadline: Deadline) -> Mapping[str, bool]:
-        return {}
-
-    def members(self, timeout: float) -> list[Member]:
-        """See `ServiceStore.members`: whoever answers for the store is one."""
-        return [Member(self.endpoints()[0], ahead=next(iter(self.clock_offsets(timeout)), None))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import ceil
 from typing import Any, Final
@@ -18,11 +19,11 @@ from lockclient.stores.diagnosis_protocol import (
     WARNING,
     Clock,
     Finding,
-    History,
-    Member,
 )
 from lockclient.stores.etcd.errors import ErrorKind
-from lockclient.stores.etcd.members import GRPC_PROXY
+from lockclient.stores.etcd.keys import Keys
+from lockclient.stores.etcd.location import EtcdLocation
+from lockclient.stores.etcd.members import GRPC_PROXY, Member, members
 from lockclient.stores.etcd.releases import (
     DATA_LOSS_VERSIONS,
     NEWEST_TESTED,
@@ -57,19 +58,35 @@ MAX_QUOTA_PART = 0.8
 NOBODYS_LOCK = "clustermutex-doctor"
 
 
-def examine(store: ServiceStore, user: str | None) -> Iterator[Finding | Clock]:
+@dataclass(frozen=True, slots=True)
+class History:
+    """How much of its past the store keeps: it is at `revision` and can still show `oldest`.
+
+    `sign` is what an unlocker announced at about that time, which tells when it was: at `oldest`,
+    or in the first half of what is kept; empty if none ran then.
+    """
+
+    revision: int
+    oldest: int
+    sign: str = ""
+
+
+def examine(
+    store: ServiceStore, location: EtcdLocation, call: Callable[..., Any]
+) -> Iterator[Finding | Clock]:
     """Yield what is found: see `Examined.examine`."""
-    members = store.members(MEMBER_TIMEOUT_S)
-    yield from judge_members(members)
-    yield from (clock for clock in map(clock_of, members) if clock is not None)
+    found = members(location, MEMBER_TIMEOUT_S)
+    yield from judge_members(found)
+    yield from (clock for clock in map(clock_of, found) if clock is not None)
     store.names("", 1, Deadline.after(REQUEST_TIMEOUT_S))  # does it answer this user?
     try:
-        rights = store.probe_permissions(Deadline.after(REQUEST_TIMEOUT_S))
+        rights = probe_permissions(call, location.root, Deadline.after(REQUEST_TIMEOUT_S))
         yield judge_latency(*_measure(store, writing=rights.get("locks", False)))
-        auth = next((member.auth for member in members if member.auth is not None), None)
-        certified = all(member.certified for member in members if not member.trouble)
-        yield from judge_rights(rights, user, auth=auth, certified=certified)
-        yield judge_history(store.history(Deadline.after(REQUEST_TIMEOUT_S)), time.time())
+        auth = next((member.auth for member in found if member.auth is not None), None)
+        certified = all(member.certified for member in found if not member.trouble)
+        yield from judge_rights(rights, location.user, auth=auth, certified=certified)
+        signs = Keys(location.root).kind("unlockers")
+        yield judge_history(history(call, signs, Deadline.after(REQUEST_TIMEOUT_S)), time.time())
     except ClusterMutexError as error:
         yield Finding("latency", ERROR, str(error), "Run this again when etcd answers steadily.")
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from email import message
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType
@@ -24,7 +24,6 @@ from google.protobuf.message import Message
 
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline
-from lockclient.stores.diagnosis_protocol import Member
 from lockclient.stores.etcd.errors import ErrorKind, diagnose
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.wire import messages_pb2 as wire
@@ -54,6 +53,32 @@ _NO_CERTIFICATE = ("ALERT_CERTIFICATE_REQUIRED", "ALERT_BAD_CERTIFICATE")
 GRPC_PROXY = "`etcd grpc-proxy` listens there"
 _UNKNOWN_HOST = 421
 """etcd's status for a host that is not in its list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What one member of the store's cluster says of itself; what it does not say is empty.
+
+    Without an answer there is only `trouble`. `ahead` is how many seconds its wall clock is ahead
+    of ours, give or take half a second; `size` the bytes of its data, of which `in_use` hold some,
+    and `quota` what they may become; `cluster` all members that it knows, as `name (URLs)`; `auth`
+    whether it asks its clients for a user; `certified` whether it lets nobody in without a
+    certificate of a client, as TLS tells; `pages` whether it answers any web page.
+    """
+
+    endpoint: str
+    version: str = ""
+    trouble: str = ""
+    ahead: float | None = None
+    leader: bool = False
+    size: int = 0
+    in_use: int = 0
+    quota: int = 0
+    alarms: tuple[str, ...] = ()
+    cluster: tuple[str, ...] = ()
+    auth: bool | None = None
+    certified: bool = False
+    pages: bool = False
 
 
 def members(location: EtcdLocation, timeout: float) -> list[Member]:

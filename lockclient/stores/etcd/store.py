@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -16,7 +16,7 @@ from lockclient.model.retention import RECORD_RETENTION_S
 from lockclient.stores import requests
 from lockclient.stores.common.background import Background
 from lockclient.stores.common.lifecycle import CLEAN_UP_TIMEOUT_S
-from lockclient.stores.diagnosis_protocol import Clock, Finding, History, Member
+from lockclient.stores.diagnosis_protocol import Clock, Finding
 from lockclient.stores.etcd.answers import outcome_of
 from lockclient.stores.etcd.errors import ErrorKind
 from lockclient.stores.etcd.keys import Keys
@@ -273,28 +273,13 @@ class EtcdStore(EtcdListing):
         backtrace = self._code(seen.removal.code, deadline)
         return replace(seen, removal=seen.removal.with_backtrace(backtrace))
 
-    def members(self, timeout: float) -> list[Member]:
-        from lockclient.stores.etcd.members import members  # for a doctor alone, as all it imports
-
-        return members(self.location, timeout)
-
-    def history(self, deadline: Deadline) -> History:
-        from lockclient.stores.etcd import diagnosis
-
-        return diagnosis.history(self._channels.call, self._keyspace.kind("unlockers"), deadline)
-
-    def probe_permissions(self, deadline: Deadline) -> Mapping[str, bool]:
-        from lockclient.stores.etcd import diagnosis
-
-        return diagnosis.probe_permissions(self._channels.call, self.location.root, deadline)
-
     def endpoints(self) -> tuple[str, ...]:
         return self.location.endpoints
 
     def examine(self) -> Iterator[Finding | Clock]:
         from lockclient.stores.etcd.diagnosis import examine  # for a doctor alone
 
-        return examine(self, self.location.user)
+        return examine(self, self.location, self._channels.call)
 
     # ------------------------------------------------------------ its end
 

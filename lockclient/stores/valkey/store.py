@@ -15,7 +15,7 @@ from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.common.lifecycle import CLEAN_UP_TIMEOUT_S
 from lockclient.stores.common.polled_store import PolledStore
 from lockclient.stores.common.polling import Polling
-from lockclient.stores.diagnosis_protocol import Finding, Member, Voter
+from lockclient.stores.diagnosis_protocol import Finding, Voter
 from lockclient.stores.protocol import Capabilities, Subscription, WatchEvent, WatchTarget
 from lockclient.stores.requests import Read, RequestState
 from lockclient.stores.service_protocol import MAX_NOTE_BYTES, Change, Note
@@ -191,14 +191,6 @@ class ValkeyStore(PolledStore):
 
     def thin_locks(self) -> Mapping[str, int]:
         return self._listing.thin()
-
-    def members(self, timeout: float) -> list[Member]:  # noqa: ARG002 - looks have asked
-        """See `ServiceStore.members`: each server, by its last answer."""
-        ahead, since = self._listing.ahead, monotonic() - time.time()
-        return [
-            Member(endpoint, trouble=why, ahead=ahead[i] + since if i in ahead else None)
-            for i, (endpoint, why) in enumerate(self.votes().items())
-        ]
 
     # ------------------------------------------------------------ for people who look after it
 

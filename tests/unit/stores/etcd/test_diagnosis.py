@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from lockclient.model.announcement import announced_at
-from lockclient.stores.diagnosis_protocol import FINE, WARNING, Finding, History, Member
+from lockclient.stores.diagnosis_protocol import FINE, WARNING, Finding
 from lockclient.stores.etcd import diagnosis
+from lockclient.stores.etcd.diagnosis import History
+from lockclient.stores.etcd.members import Member
 
 NOW = 1_800_000_000.0
 QUOTA = 2 << 30
