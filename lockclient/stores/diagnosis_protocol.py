@@ -1,4 +1,4 @@
-"""What a store says of itself: what `doctor` finds, and its votes."""
+"""What `doctor` finds in a store, and servers that vote."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEVELS = (FINE, WARNING, ERROR)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found: `level` is one of `LEVELS`, `advice` what to do (empty: nothing)."""
+    """One check's result: `level` is one of `LEVELS`, `advice` what to do (empty: nothing)."""
 
     check: str
     level: str
@@ -22,7 +22,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """A clock that was seen: it is ahead of ours by `least` to `most` seconds."""
+    """A clock that is ahead of ours by `least` to `most` seconds."""
 
     whose: str
     least: float
@@ -30,10 +30,10 @@ class Clock:
 
 
 class Examined(Protocol):
-    """A store that knows itself what it must be like for locks."""
+    """A store that checks itself."""
 
     def examine(self) -> Iterator[Finding | Clock]:
-        """Yield what is found, the basic things first, writing nothing; and clocks of servers.
+        """Yield findings, the basic ones first, and clocks of servers; write nothing.
 
         Raises:
             StoreUnavailable, StoreError: it does not answer, or not to this user.
@@ -42,10 +42,10 @@ class Examined(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Voter:
-    """A server that has a vote on each lock: after `waits` seconds, if it is new or was emptied.
+    """A server that votes on each lock, after `waits` seconds if it is new or was emptied.
 
-    `trouble` is why it can't be asked, if so; `locks` are the names that stand there, whoever
-    believes it; `kept` whether an operator vouches that it keeps what it answers over a restart.
+    `trouble` is why it can't be asked, if so; `locks` are the names that it has, majority or not;
+    `kept`: an operator vouches that it keeps what it answers over a restart.
     """
 
     endpoint: str
@@ -56,20 +56,20 @@ class Voter:
 
 
 class Voting(Protocol):
-    """A store of several servers that vote on each lock, as its `votes` tell."""
+    """A store of several servers that vote on each lock."""
 
     def voters(self) -> Iterator[Voter]:
         """Ask each server, one after the other."""
 
     def vouch(self) -> None:
-        """Say that nobody holds a lock, so that all servers vote at once."""
+        """Record that nobody holds a lock, so that all servers vote at once."""
 
     def vouch_kept(self, *, kept: bool = True) -> None:
-        """Say whether all servers write everything down before they answer."""
+        """Record whether all servers write everything down before they answer."""
 
 
 def too_few(votes: Mapping[str, str]) -> str:
-    """Say which servers have no vote (`ServiceStore.votes`), and why, if the others are too few."""
+    """Name the servers without a vote (`ServiceStore.votes`), if the others are too few."""
     away = [f"{server} ({why})" for server, why in votes.items() if why]
     if 2 * (len(votes) - len(away)) > len(votes) or not away:
         return ""

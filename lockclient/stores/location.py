@@ -1,4 +1,4 @@
-"""Protocol of a store's location: which servers, and below which prefix."""
+"""Location of a store: which servers, and below which prefix."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ FOLDERS: Final = frozenset(_OF_LOCKS | _OF_SERVICES)
 
 
 class Location(Protocol):
-    """What the URL of a store says, and the environment beside it; frozen, as keys are."""
+    """What a store's URL and the environment say; frozen and hashable."""
 
     @property
     def where(self) -> str:
-        """The locks' place in few words, for titles."""
+        """A short text for titles."""
 
     def url(self) -> str:
         """Return it as a URL, without users, passwords and certificates."""
@@ -26,11 +26,7 @@ class Location(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class UrlLocation:
-    """The location of a store of somebody else's: a URL that means something to that store alone.
-
-    Attributes:
-        given: the URL as it was given, with all that it holds.
-    """
+    """The location of another package's store, which alone knows what its URL means."""
 
     given: str = field(repr=False)
 
@@ -39,7 +35,7 @@ class UrlLocation:
 
     @property
     def where(self) -> str:
-        """The locks' place in few words, for titles."""
+        """A short text for titles."""
         return self.url()
 
     def url(self) -> str:
@@ -49,9 +45,9 @@ class UrlLocation:
 
 
 def make_texts_exact(location: Any) -> None:
-    """Replace each text of a location, before it is shared, by an exact `str` of its value.
+    """Replace each text of a location by an exact `str` of its value.
 
-    A subclass may format as another text, as a member of an Enum does: other keys come of that.
+    A subclass may format as another text, as an Enum's member does: that would make other keys.
     """
     for part in fields(location):
         value = getattr(location, part.name)
@@ -62,10 +58,10 @@ def make_texts_exact(location: Any) -> None:
 
 
 def refuse_nested_root(root: str) -> None:
-    """Raise ValueError for a root that lies among the keys of a root above it.
+    """Raise ValueError for a root among the keys of a root above it.
 
-    Its locks would be in the ranges that a release or an unlocker deletes there. Every key below
-    a root `/a` begins with `/a/` and one of `FOLDERS`, so `/a/b` shares no key with it otherwise.
+    A release or an unlocker there would delete its locks. Every key below a root `/a` begins with
+    `/a/` and one of `FOLDERS`, so `/a/b` shares no key with it otherwise.
     """
     for segment in root.strip("/").split("/")[1:]:
         if segment in FOLDERS:

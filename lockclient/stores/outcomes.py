@@ -1,4 +1,4 @@
-"""What a store answers to a request of a mutex."""
+"""Outcomes: a store's answers to the requests of a mutex."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The lock was not had; `holder` has it (None: nobody yet, but somebody is in line).
+    """The lock was not taken; `holder` has it (None: nobody yet, but somebody waits).
 
-    `ticket` tells a claimer whether its ticket still stands. `uuid_spent` tells that this uuid had
-    the lock and lost it, or was withdrawn: it gets nothing any more.
+    `ticket`: a claimer's ticket still stands. `uuid_spent`: this uuid had the lock and lost it, or
+    was withdrawn; it never gets the lock again.
     """
 
     holder: str | None
@@ -36,11 +36,11 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """In line: `ticket_revision` is the place, `predecessor` the ticket ahead (None: the head).
+    """Queued at `ticket_revision`, behind the ticket `predecessor` (None: this is the head).
 
-    The predecessor is named as the store names its ticket, which another client may have written
-    otherwise than we would. With `ambiguous` it could not be told and must be looked up. `waiters`
-    is the number of tickets in the queue, this one included; None: the store does not count them.
+    The predecessor has the store's name of its ticket, which another client may have written in
+    another form. `ambiguous`: it must be looked up. `waiters` is the number of tickets in the
+    queue, this one included; None: the store does not count them.
     """
 
     ticket_revision: int
@@ -53,9 +53,9 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a waiter stands at `revision`: `ticket` False means that it is not in line any more.
+    """A waiter's place at `revision`; `ticket` False: it does not wait any more.
 
-    With `ambiguous` the cheap look could not tell, and a full one is needed.
+    `ambiguous`: the cheap request could not tell, and a full one is needed.
     """
 
     ticket: bool
@@ -81,10 +81,10 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class NotHolder:
-    """The lock is not that holder's any more: `holder` has it now, or None.
+    """The lock is not that holder's any more: `holder` has it now, or nobody (None).
 
-    `removal` is the record of the removal, where there is one. `resent` tells that an earlier
-    sending of the request may itself have done it.
+    `removal` is the removal record, if there is one. `resent`: an earlier sending of the request
+    may itself have done it.
     """
 
     holder: str | None
@@ -94,7 +94,7 @@ class NotHolder:
 
 @dataclass(frozen=True, slots=True)
 class ReadResult:
-    """What stands in the store for one lock at `revision`; `warning`: see `ServiceStore`."""
+    """One lock in the store at `revision`; `warning`: see `ServiceStore.warnings_for_display`."""
 
     holder: Holder | None
     waiters: tuple[Ticket, ...]

@@ -1,8 +1,8 @@
-"""What a mutex needs of a store: send a request, watch a key, keep tickets alive.
+"""The protocol of a mutex's store: send a request, watch a key, keep tickets alive.
 
-A mutex asks by a request (`requests`), a frozen dataclass, and gets an outcome (`outcomes`).
-Any store that keeps the promises written at the requests can stand behind `ClusterMutex`. What
-services need besides is `service_protocol`.
+A mutex sends a request (`requests`), a frozen dataclass, and gets an outcome (`outcomes`).
+Any store that keeps the promises written at the requests can stand behind `ClusterMutex`. Services
+need `service_protocol` besides.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class WatchTarget:
-    """What to watch: the holder of lock `name`, or with `ticket` that waiter's ticket."""
+    """The holder of lock `name`, or with `ticket` a ticket, as `Queued.predecessor` names it.
+
+    `waiter` is the acquisition that waits, in a store without a queue: the store may serve those of
+    one process one after the other.
+    """
 
     name: str
     ticket: str | None = None
-    """As the store names it: `Queued.predecessor`."""
     waiter: str = ""
-    """The acquisition that waits, in a store without a line: it may serve those of one process one
-    after the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """Something happened to a target at `revision`; `uuid` is its new value, None: deleted.
+    """A target has changed at `revision`; `uuid` is its new value, None: deleted.
 
-    `gap` tells that events may have been lost (compaction, a lost lease): look for yourself.
-    `started` is no event of the target: the watch has begun, and misses nothing after `revision`.
+    `gap`: events may have been lost (compaction, a lost lease), so the listener must poll once.
+    `started`: no change; the watch has begun, and misses nothing after `revision`.
     """
 
     revision: int
@@ -47,13 +48,13 @@ class WatchEvent:
 
 
 TICKET_TTL_S = 10
-"""Seconds after the last `keep_tickets` at which tickets go."""
+"""Seconds that tickets last without `keep_tickets`."""
 TICKET_RENEWAL_S = TICKET_TTL_S / 4
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A key that has a value: a comparison for the user's own transactions on the store."""
+    """A comparison for the user's own transactions on the store: this key has this value."""
 
     key: bytes
     value: bytes
@@ -63,28 +64,27 @@ class Subscription(Protocol):
     """A running watch."""
 
     def close(self) -> None:
-        """End it; no call-back comes after this returns, except one already on its way."""
+        """End it; no call comes after this returns, except one already on its way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a store can do. Who asks for what it can't is told so, before anything is taken.
+    """What a store can do; an unsupported operation raises `StoreError` before it acquires.
 
     Attributes:
         display_name: the store's name in sentences.
-        queue: waiters stand in a line, which the lock goes along. Without one they look whether it
-            is free, in no order; `TakeOrQueue` and `Claim` are not asked, and a `GetPosition`
-            tells the holder alone.
-        watch: a change is told when it happens. Without that `watch` tells of it when the store
-            looks the next time, and of two changes perhaps the last one alone.
-        fencing: tokens of one name strictly increase. Without that they are names of acquisitions.
+        queue: waiters queue, and get the lock in order. Else they poll, in no order; `TakeOrQueue`
+            and `Claim` are not sent, and a `GetPosition` tells the holder alone.
+        watch: `watch` notifies of each change as it happens. Else it polls, and of two changes may
+            notify of the last alone.
+        fencing: tokens of one name strictly increase. Else they only name acquisitions.
         guard: the user's own writes to the store can be bound to the lock.
-        hints: without a line, `watch` from now on tells who waits of most releases: look then.
-        pace: seconds that it wants between two writes of one lock: `alive()` leaves them, as far as
-            the lock's own times allow it.
-        expires: a lock whose holder is silent goes by itself soon after its time, or by who wants
-            it: no unlocker is needed, and where none runs nobody is alerted.
-        shared: other processes reach it. No URL leads to a store that is not.
+        hints: without a queue, `watch` from now on notifies a waiter of most releases.
+        pace: seconds between two writes of one lock that `alive()` leaves, as far as the lock's own
+            times allow it.
+        expires: a silent holder's lock goes by itself soon after its time, or a waiter removes it:
+            no unlocker is needed, and without one nobody is alerted.
+        shared: other processes reach the store. No URL leads to one that is not.
     """
 
     display_name: str
@@ -98,57 +98,56 @@ class Capabilities:
     shared: bool = True
 
     def require(self, ability: str, why: str) -> None:
-        """Raise `StoreError` if the store lacks an ability; `why` says so behind its name."""
+        """Raise `StoreError` if the store lacks an ability: its name, and `why`."""
         if not getattr(self, ability):
             raise StoreError(f"{self.display_name} {why}")
 
 
 class TicketRenewal(Protocol):
-    """Keeps the tickets of waiters alive, for as long as these can act."""
+    """`common.ticket_keeper`: keeps the tickets of waiters alive, as long as these can act."""
 
     def join(self, inbox: Inbox) -> None:
-        """Keep this waiter's ticket alive as long as it is in line."""
+        """Keep this waiter's ticket alive."""
 
     def leave(self, inbox: Inbox) -> None:
         """Forget this waiter."""
 
 
 class BackgroundWork(Protocol):
-    """What goes on beside the callers of one store; done by `common.background`."""
+    """`common.background`: the store's own threads."""
 
     @property
     def pushes(self) -> WorkerPool:
-        """The threads that push, and look why a lock was lost."""
+        """The threads that push, and read why a lock was lost."""
 
     @property
     def tickets(self) -> TicketRenewal:
-        """What renews tickets."""
+        """The renewal of tickets."""
 
     def run_shielded(self, work: Callable[..., Result], *args: Any) -> Result:
-        """Do what asks the store, where no signal can land; return its result."""
+        """Call what asks the store, in a thread where no signal can land; return its result."""
 
     def ready(self) -> None:
-        """See to it that what is to go on in the background will."""
+        """Start the threads that must run."""
 
     def clean_up(self, withdraw: Withdraw) -> None:
-        """Leave nothing of an acquisition, for as long as that takes."""
+        """Withdraw an acquisition, for as long as that takes."""
 
     def unfinished(self) -> bool:
-        """Tell whether something is to be cleaned up, or done for the main thread, still."""
+        """Tell whether a clean-up, or work for the main thread, is still to be done."""
 
     def settle(self, seconds: float) -> None:
-        """Wait until nothing is unfinished, but not longer than that."""
+        """Wait until nothing is unfinished, at most for `seconds`."""
 
 
 class MutexStore(Protocol):
     """What `ClusterMutex` needs."""
 
     can: Capabilities
-    """What can be asked of it."""
 
     @property
     def background(self) -> BackgroundWork:
-        """The threads of this store, and what they do beside its callers."""
+        """The store's own threads."""
 
     def ask(self, request: Request, deadline: Deadline) -> Outcome:
         """Do one request, trying again and elsewhere until the deadline.
@@ -159,17 +158,15 @@ class MutexStore(Protocol):
         """
 
     def send(self, sending: RequestState, deadline: Deadline) -> Outcome:
-        """Do what `ask` does, and note in the sending what is not known of it."""
+        """Do what `ask` does, and note in the sending what is unknown about its delivery."""
 
     def watch(
         self, target: WatchTarget, revision: int, notify: Callable[[WatchEvent], None]
     ) -> Subscription:
         """Call `notify` for each change of the target from `revision` on, missing none.
 
-        With `revision` 0 it begins now, and says by a first event (`started`) since when that is;
-        older events may come, too, or instead.
-
-        The calls come from a thread of the store and must return quickly.
+        With `revision` 0 it begins now: a first event (`started`) says since when, and older events
+        may come, too, or instead. A thread of the store calls `notify`, which must return quickly.
         """
 
     def guard(self, name: str, uuid: str) -> Guard:
@@ -199,20 +196,19 @@ class AsyncMutexStore(MutexStore, Protocol):
 
 STORE_TIMEOUT_S = 10.0
 """Seconds that a call without a timeout of its own waits for a store that does not answer."""
-
 ONE_ANSWER_S = 3.0
-"""Seconds that there are for an answer in any case, however short a timeout is."""
+"""Seconds for one answer, however short a timeout is."""
 
 
 class Inbox(Protocol):
-    """Where a waiter's events arrive, from any thread."""
+    """A waiter's queue of events, from any thread."""
 
     @property
     def waiters(self) -> Hashable:
-        """Who can act only together with this waiter; see `MutexStore.has_ticket_lease`."""
+        """The event loop of the waiter, None in a thread: see `MutexStore.has_ticket_lease`."""
 
     def put(self, event: WatchEvent) -> None:
         """Add an event."""
 
     def prove(self, tell: Callable[[], object]) -> None:
-        """Call `tell` as soon as the waiter can act; raise RuntimeError if it never will."""
+        """Call `tell` from the waiter's thread or loop; RuntimeError: the loop is closed."""

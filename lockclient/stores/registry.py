@@ -1,8 +1,8 @@
-"""Registry of stores: which URL scheme is which store, and its modules by name.
+"""Registry of stores: the store of each URL scheme, and its modules by name.
 
-A module of a store is imported when such a URL comes, or is opened, so that nobody loads what
-another store needs. A further store of ours is a folder beside these and an entry here; one of
-somebody else's registers its scheme by an entry point (`ENTRY_POINTS`).
+A store's modules are imported when a URL of it comes, so that nobody loads what another store
+needs. A further store of ours is a folder beside these and an entry here; a store of another
+package registers its scheme by an entry point (`ENTRY_POINTS`).
 """
 
 from __future__ import annotations
@@ -22,23 +22,22 @@ if TYPE_CHECKING:
     from lockclient.stores.service_protocol import ServiceStore
 
 DEFAULT_LOCATION: Final = EtcdLocation()
-"""Where the locks are unless somebody says otherwise: an etcd on this machine."""
+"""An etcd on this machine."""
 LIKE: Final = (
     f"like {EXAMPLE}, gs://bucket/prefix or "
     "valkey://host1,host2,host3/prefix (redis:// is the same)"
 )
-"""What a URL looks like, for help texts."""
+"""Examples of URLs, for help texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreEntry:
-    """A kind of store: what does each duty, as `module:name`, is called alike in all of them.
+    """A kind of store; all kinds name their modules and what is in them alike.
 
     Attributes:
         name: of the kind, as of its folder, and in findings of the doctor.
-        extra: what to install for it: `clustermutex[extra]`; empty: nothing.
-        takes: what `store` takes besides a location, by keyword: a `client` of somebody else's, or
-            `credentials`.
+        extra: the extra to install for it: `clustermutex[extra]`; empty: none.
+        takes: the keyword of the store besides its location: `client` or `credentials`.
         knows_certificates: `setup_script` takes `no_password`, too.
     """
 
@@ -47,21 +46,20 @@ class StoreEntry:
     takes: str = ""
     knows_certificates: bool = False
 
-    @property
-    def location(self) -> str:
-        """A `Location` with `of(url, environ)`, which raises ValueError."""
-        return f"lockclient.stores.{self.name}.location:{self.name.title()}Location"
+    def location(self) -> Any:
+        """Import the `Location`, which has `of(url, environ)`; that raises ValueError."""
+        return self._load("location", f"{self.name.title()}Location")
 
-    @property
-    def store(self) -> str:
-        """The `ServiceStore`; it takes a location."""
-        return f"lockclient.stores.{self.name}.store:{self.name.title()}Store"
+    def store(self) -> Any:
+        """Import the `ServiceStore`, which takes a location."""
+        return self._load("store", f"{self.name.title()}Store")
 
-    @property
-    def setup_script(self) -> str:
-        """A function that takes a location and users by kind, and returns a script for sh that
-        makes them, with the least rights of each kind; it raises ValueError."""
-        return f"lockclient.stores.{self.name}.roles:setup_script"
+    def setup_script(self) -> Any:
+        """Import the function behind `setup_script`, with the same arguments."""
+        return self._load("roles", "setup_script")
+
+    def _load(self, module: str, attribute: str) -> Any:
+        return getattr(import_module(f"lockclient.stores.{self.name}.{module}"), attribute)
 
 
 _ETCD = StoreEntry("etcd", takes="client", knows_certificates=True)
@@ -71,23 +69,16 @@ ENTRIES: Final = {
     **dict.fromkeys(("valkey", "valkeys", "redis", "rediss"), StoreEntry("valkey", extra="valkey")),
 }
 """The kind of store of each scheme."""
-
-
 ENTRY_POINTS: Final = "clustermutex.stores"
-"""The group of entry points by which other packages bring stores: a scheme, and a function that
-takes the URL and returns the `ServiceStore`."""
+"""The group of entry points of other packages' stores: a scheme, and a function that takes the URL
+and returns the `ServiceStore`."""
 _IN_MEMORY: Final = ("memory", "mem")
 """Schemes that nobody may have: locks in one process's memory exclude nobody else."""
-
-
-def load(name: str) -> Any:
-    """Import what a field of `StoreEntry` names."""
-    module, _, attribute = name.partition(":")
-    return getattr(import_module(module), attribute)
+_MISPLACED: Final = {"client": "A client of etcd's", "credentials": "Google's credentials"}
 
 
 def entry_of(location: Location) -> StoreEntry:
-    """Return the kind of store that a location is of."""
+    """Return the kind of a location's store."""
     scheme = split_url(location.url()).scheme
     return ENTRIES.get(scheme) or StoreEntry(scheme)
 
@@ -96,7 +87,7 @@ def read_location(url: str, environ: Mapping[str, str] = os.environ) -> Location
     """Return the location that a URL and the environment name, which can be opened.
 
     Raises:
-        ValueError: it is malformed, or what the store needs is not installed.
+        ValueError: it is malformed, or a package that the store needs is not installed.
     """
     scheme = split_url(url).scheme
     entry = ENTRIES.get(scheme)
@@ -115,10 +106,10 @@ def read_location(url: str, environ: Mapping[str, str] = os.environ) -> Location
             f"It must begin with etcd:// (or etcds:// for TLS), like {EXAMPLE}, or with one of "
             f"{others}."
         )
-    location: Location = load(entry.location).of(url, environ)
+    location: Location = entry.location().of(url, environ)
     try:
-        if entry.extra:  # now, where it can be said, and not in the middle of an `acquire`
-            load(entry.store)
+        if entry.extra:  # now, where the error names the URL, and not in the middle of an `acquire`
+            entry.store()
     except ModuleNotFoundError as error:
         raise ValueError(
             f"Locks at {scheme}://… need {error.name}, which is not installed: "
@@ -128,16 +119,15 @@ def read_location(url: str, environ: Mapping[str, str] = os.environ) -> Location
 
 
 def prepare(location: Location) -> None:
-    """Import what the store at a location needs, so that opening it is quick."""
-    entry = entry_of(location)
+    """Import the store at a location, so that opening it is quick."""
     if isinstance(location, UrlLocation):
-        _factory(entry.name)
+        _factory(entry_of(location).name)
     else:
-        load(entry.store)
+        entry_of(location).store()
 
 
 def open_at(location: Location, client: Any = None, credentials: Any = None) -> ServiceStore:
-    """Return a store at a location; nothing is sent before it is first asked.
+    """Return a store at a location; nothing is sent before its first request.
 
     Raises:
         ValueError: this kind of store takes no `client` or no `credentials`, or not those.
@@ -152,15 +142,15 @@ def open_at(location: Location, client: Any = None, credentials: Any = None) -> 
             f"{_MISPLACED[min(refused)]} can't be used for locks at {location.url()}: "
             "leave it out, or say where the locks are (CLUSTERMUTEX_URL)."
         )
-    opened: ServiceStore = load(entry.store)(location, **how)
+    opened: ServiceStore = entry.store()(location, **how)
     return opened
 
 
 def _factory(scheme: str) -> Callable[[str], ServiceStore] | None:
-    """Return what opens the stores of a scheme of somebody else's; None: nobody has that.
+    """Return another package's function that opens the stores of a scheme; None: there is none.
 
     Raises:
-        ValueError: several packages have it, or the one that has it can't be imported.
+        ValueError: several packages have one, or it can't be imported.
     """
     from importlib.metadata import entry_points  # costs as much as half of all the rest
 
@@ -191,16 +181,13 @@ def _opened_by_others(location: UrlLocation, scheme: str) -> ServiceStore:
     return opened
 
 
-_MISPLACED: Final = {"client": "A client of etcd's", "credentials": "Google's credentials"}
-
-
 def setup_script(location: Location, users: Mapping[str, Sequence[str]], **how: bool) -> str:
-    """Return a script for sh that makes these users, with the least rights of each kind.
+    """Return a script for sh that makes these users, by kind, with the least rights of each kind.
 
     Raises:
-        ValueError: there are no such users; the text says what there is.
+        ValueError: there are no such users; the text says which there are.
     """
     if isinstance(location, UrlLocation):
         raise ValueError(f"No script is known that makes users at {location.url()}.")
-    script: str = load(entry_of(location).setup_script)(location, users, **how)
+    script: str = entry_of(location).setup_script()(location, users, **how)
     return script

@@ -1,4 +1,4 @@
-"""What a mutex asks of a store: the requests of an acquisition, and the state of one in delivery.
+"""The requests of an acquisition to a store, and the state of one in delivery.
 
 Every request can be sent twice: it compares the uuid, so the second answer tells what the first one
 did.
@@ -16,14 +16,14 @@ from lockclient.model.ticket import Ticket
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Take the lock if nobody holds it and nobody is in line. Answer: `Taken` or `Refused`."""
+    """Take the lock if it is free and nobody waits. Answer: `Taken` or `Refused`."""
 
     holder: Holder
 
 
 @dataclass(frozen=True, slots=True)
 class TakeOrQueue:
-    """Take the lock, or get in line in the same step. Answer: `Taken` or `Queued`."""
+    """Take the lock, or queue in the same step. Answer: `Taken` or `Queued`."""
 
     holder: Holder
     ticket: Ticket
@@ -31,10 +31,10 @@ class TakeOrQueue:
 
 @dataclass(frozen=True, slots=True)
 class GetPosition:
-    """See where the own ticket stands. Answer: `Position`.
+    """Look up the own ticket's place. Answer: `Position`.
 
-    A full look costs as much as the line is long. `predecessor` asks more cheaply, whether that
-    ticket still stands; with `left_at` it went at that revision, so either it got the lock there,
+    That costs as much as the queue is long. With `predecessor` it asks more cheaply whether that
+    ticket still stands; with `left_at` it went at that revision: either it got the lock there,
     which makes this waiter the head, or it gave up.
     """
 
@@ -47,10 +47,10 @@ class GetPosition:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Take the lock as the head of the line, giving up the ticket. Answer: `Taken` or `Refused`.
+    """Take the lock as the head of the queue, for the ticket. Answer: `Taken` or `Refused`.
 
-    It must fail when the ticket is not the one of `ticket_revision` any more: a waiter whose lease
-    ran out while it slept has lost its place (etcd-io/etcd #11456).
+    It must fail unless the ticket is still the one of `ticket_revision`: a waiter whose lease ran
+    out while it slept has lost its place (etcd-io/etcd #11456).
     """
 
     holder: Holder
@@ -59,7 +59,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Reclaim:
-    """Take the lock over from `previous`, the same identity's dead holder, if it still has it."""
+    """Take the lock over from `previous`, the same identity's dead holder, if that has it still."""
 
     holder: Holder
     previous: Holder
@@ -69,9 +69,8 @@ class Reclaim:
 class Push:
     """Push the stamps forward. Answer: `Done`, `Conflict` or `NotHolder`.
 
-    It must change nothing if the stamps were written after `revision`, the one of the holder's own
-    last confirmed write: then it comes late, after a push that was made after it and that the
-    holder counts on, or somebody else has written them.
+    It must change nothing if the stamps were written after `revision`, that of the holder's last
+    confirmed write: then a later push of the holder's came first, or somebody else wrote them.
     """
 
     name: str
@@ -105,9 +104,9 @@ class Withdraw:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read one lock, its line and, with `uuid`, that holder's removal. Answer: `ReadResult`.
+    """Read one lock, its queue and, with `uuid`, that holder's removal. Answer: `ReadResult`.
 
-    The removal has its backtrace, wherever it stands; that of a `NotHolder` has only a short one.
+    The removal has its whole backtrace; that of a `NotHolder` has only a short one.
     """
 
     name: str
@@ -117,16 +116,13 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Delete a lock that is not one's own and leave a record. Answer: `Done` or `NotHolder`.
+    """Delete another holder's lock and leave a record. Answer: `Done` or `NotHolder`.
 
-    Nothing that still arrives of that holder may take the lock again: its uuid is used up.
+    No late request of that holder may take the lock again: its uuid is spent.
 
-    `stamp_revisions` are those at which the stamps were last written as far as the remover saw
-    (`Holder.stamp_revisions`), so that an `alive()` that got in first wins; None for a
-    force-unlock, which goes by the uuid alone.
-
-    Without `recorded` the record is left out, and what keeps late requests from taking the lock
-    again, too: for a person who was told that the store has no space for them.
+    `stamp_revisions` are the revisions of the stamps that the remover saw, so that an `alive()`
+    that came first wins; None for a force-unlock, which goes by the uuid alone. Without `recorded`
+    there is neither record nor tombstone: for a person who was told that the store has no space.
     """
 
     removal: Removal

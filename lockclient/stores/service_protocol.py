@@ -1,7 +1,7 @@
-"""What the table, the services and the command need of a store beyond what a mutex asks.
+"""The protocol of a store for the table, the services and the command, beyond a mutex's.
 
-Neutral terms: whether they come by a watch or by looks, from one cluster or from servers that vote,
-who reads them knows no difference.
+In neutral terms: a reader of changes knows no difference between a watch and polls, nor between one
+cluster and several servers that vote.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ Kind = Literal["locks", "queue", "removed", "unlockers", "withdrawn", "code"]
 
 
 class Change(NamedTuple):  # a million of them are made when so many keys are read
-    """One value that was written (or deleted: `value` None), in neutral terms.
+    """One value that was written, or deleted (`value` None).
 
-    `name` is the lock's name, the unlocker's id, or what names the code; `part` is the subkey of a
-    lock, or the uuid of a ticket, a removal or a mark (`withdrawn`), else empty. `created` is the
-    revision at which the key came to be. `version` is what requests of the store compare, where
-    that is not the revision.
+    `name` is that of the lock, the unlocker or the code; `part` is the subkey of a lock, or the
+    uuid of a ticket, a removal or a tombstone (`withdrawn`), else empty. `created` is the revision
+    of the key's creation. `version` is what the store's requests compare, if not the revision.
     """
 
     kind: Kind
@@ -38,13 +37,13 @@ class Change(NamedTuple):  # a million of them are made when so many keys are re
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Changes that belong together, complete up to `revision`; `gap` means: load again.
+    """Changes that belong together, complete up to `revision`.
 
-    `missed` tells with a gap that changes are lost: they were compacted, or the store was put back.
-    `refused` is why the store does not let this user follow, if so: it is told as a gap, too.
-    `started` tells that what is followed begins, or goes on after it broke. `term` is what grows
-    with each leader of the store's, where it is known and up to date. `known_at` is the monotonic
-    moment up to which all that was written is in it or in those before it, where that is known.
+    `gap`: load again; with `missed` changes are lost (compacted, or the store was restored),
+    `refused` is why the store does not let this user follow, if so. `started`: following begins, or
+    goes on after it broke. `term` grows with each leader of the store, where it is known and up to
+    date. Everything written before the monotonic moment `known_at` is in this batch or in earlier
+    ones, where that is known.
     """
 
     changes: tuple[Change, ...]
@@ -59,9 +58,9 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class WaitQueue:
-    """Who waits for one lock: how many, and the `first` of them, the next one first.
+    """The number of a lock's waiters, and the `first` of them, in order.
 
-    Without `ordered` there are too many to find out who is: these are some of them.
+    Without `ordered` there are too many to find the first: these are some of them.
     """
 
     waiting: int
@@ -70,20 +69,20 @@ class WaitQueue:
 
 
 class Tickets(NamedTuple):
-    """Tickets of any locks, and at how many it was looked to find them."""
+    """Tickets of any locks, and how many were read to find them."""
 
     found: Sequence[Ticket] = ()
     looked_at: int = 0
 
 
 MAX_NOTE_BYTES = 256 << 10
-"""Bytes of the note that are read: a longer one counts as empty. etcd takes 1.5 MiB at once."""
+"""A longer note counts as empty. etcd takes 1.5 MiB at once."""
 
 
 class Note(NamedTuple):
-    """What all unlockers agree on, one value, as it was read; empty: there is none.
+    """The one value on which all unlockers agree, as it was read; empty: there is none.
 
-    `version` is what `write_note` compares, and no revision.
+    `version` is what `write_note` compares; it is no revision.
     """
 
     value: bytes
@@ -96,7 +95,7 @@ class ServiceStore(AsyncMutexStore, Protocol):
     # Not an attribute, which pyright lets no property be.
     @property
     def poll(self) -> float:
-        """Seconds from one look of `follow` to the next; 0: it is told as it happens."""
+        """Seconds between two polls of `follow`; 0: changes come as they happen."""
 
     @poll.setter
     def poll(self, seconds: float) -> None: ...
@@ -108,10 +107,10 @@ class ServiceStore(AsyncMutexStore, Protocol):
         """
 
     def follow(self, revision: int, notify: Callable[[Batch], None]) -> Subscription:
-        """Call `notify` for all that changes from `revision` on, in order, missing nothing.
+        """Call `notify` for each change from `revision` on, in order, missing none.
 
-        Which begins anew each time that it breaks, and says so: `Batch.started`. While `notify`
-        has not returned nothing more is told, and nothing more of it is kept here.
+        It begins anew each time that it breaks, and says so: `Batch.started`. While `notify` runs,
+        the store notifies of nothing more, and keeps nothing more of it.
         """
 
     def connected(self) -> bool:
@@ -124,76 +123,72 @@ class ServiceStore(AsyncMutexStore, Protocol):
         """Ask each member for its wall clock: seconds that it is ahead of ours, where it told."""
 
     def renew_watch(self) -> None:
-        """Open the stream of the running watch anew, on another member if there is one.
+        """Open the running watch's stream anew, on another member if there is one.
 
-        For one that may have fallen silent. It goes on where it stopped, missing nothing.
+        For a stream that may have fallen silent. It goes on where it stopped, missing nothing.
         """
 
     def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> int:
-        """Write or renew an unlocker's heartbeat, gone `ttl` seconds after the last.
+        """Write or renew an unlocker's announcement, which lasts `ttl` seconds.
 
         Return the revision at which it was written, which `follow` will tell; 0: it was only
         renewed, by a store that is out of space.
         """
 
     def newest_announcement(self, deadline: Deadline) -> int:
-        """Return the revision of the newest heartbeat of all unlockers; 0: there is none."""
+        """Return the revision of the newest announcement of all unlockers; 0: there is none."""
 
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
-        """Delete an unlocker's heartbeat, as it ends."""
+        """Delete an unlocker's announcement, as it ends."""
 
     def read_note(self, deadline: Deadline) -> Note:
-        """Return the note of all unlockers: what whoever reads later may only add to."""
+        """Return the note of all unlockers; a later reader may only add to it."""
 
     def write_note(self, value: bytes, seen: Note, deadline: Deadline) -> bool:
-        """Write the note in place of the one that was `seen`; False: another one may stand there.
+        """Replace the note that was `seen`; False: another one may stand there, so read it again.
 
-        So it is after an answer that was lost, too: then this one may stand there, or come to.
-        Who reads it again knows.
+        After a lost answer this one may stand there, too, or come to.
         """
 
     def forget(self, change: Change, deadline: Deadline) -> bool:
-        """Delete the record, mark or code that was read, unless it was written again since."""
+        """Delete the record, tombstone or code that was read, unless it was written again since."""
 
     def backtrace(self, code: str, deadline: Deadline) -> bytes | None:
         """Return the backtrace that a `Removal.code` names; None if it is gone."""
 
     def wait_queue(self, name: str, limit: int, deadline: Deadline) -> WaitQueue:
-        """Return how many wait for a lock, and the first of them."""
+        """Return the number of a lock's waiters, and the first of them."""
 
     def tickets(self, limit: int, deadline: Deadline, actors: Collection[str] = ()) -> Tickets:
-        """Return who waits for any lock, their texts cut as in a table's rows.
+        """Return `limit` tickets of any locks, their texts cut as in a table's rows.
 
-        Any `limit` of them, and besides all those of these actors, as far as their size lets look.
+        And all those of these actors, as far as their size lets them be read.
         """
 
     def names(self, prefix: str, limit: int, deadline: Deadline) -> list[str]:
         """Return the first names, by the alphabet, of held locks that begin with `prefix`."""
 
     def votes(self) -> Mapping[str, str]:
-        """Return of each server that has a vote on each lock why it has none now; empty: it has.
+        """Return for each server with a vote on each lock why it has none now; empty: it has.
 
-        By what was last seen. Of a store that speaks with one voice there are none.
+        By the last poll, as `thin_locks`. A store that speaks with one voice has none of either.
         """
 
     def thin_locks(self) -> Mapping[str, int]:
-        """Return of each held lock that not all of `votes` have how many have it.
-
-        By the last look. Of a store that speaks with one voice there are none.
-        """
+        """Return, for each held lock that not all of `votes` have, how many have it."""
 
     def warnings_for_display(self) -> Sequence[str]:
-        """Say in sentences what people should know besides all locks, by what was last seen.
+        """Return sentences for people about all locks, by the last poll.
 
-        Of servers that vote on each lock: which has no vote now, and what too few say is held.
+        Of servers that vote: which has no vote now, and which locks too few have.
         """
 
     def endpoints(self) -> tuple[str, ...]:
-        """Name the store's addresses, for messages."""
+        """Return the store's addresses, for messages."""
 
     def close(self) -> None:
-        """End all watches, threads and connections, within a second; who waits gets `StoreClosed`.
+        """End all watches, threads and connections, within a second; waiters get `StoreClosed`.
 
-        What is still to be cleaned up gets half of that second; a lock that could not be taken back
-        stays until its auto-unlock, and the log says so.
+        Clean-ups get half of that second; a lock that was not withdrawn by then stays until its
+        auto-unlock, and the log says so.
         """
