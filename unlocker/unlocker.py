@@ -65,6 +65,8 @@ _MIN_TTL_S = 10.0
 """Seconds that a heartbeat lasts at least: two may be missed, also by who polls."""
 _RIGHTS_TIMEOUT_S = 1.0
 """Seconds to learn at the start whether we may read: the service is to begin all the same."""
+_MAX_REMOVALS = 1000
+"""The newest removals that are kept, and counted by the rate limit if found at the start."""
 _READ: tuple[Kind, ...] = ("unlockers", "locks", "queue")
 _MAX_SWEEP_GAP_S = 3 * SWEEP_INTERVAL_S
 """Seconds without a sweep after which this process, or its machine, must have been stopped."""
@@ -106,7 +108,7 @@ class Unlocker:
         self._held_too_long = HeldTooLong(metrics.series_limits[TOO_LONG])
         self._table = table = Table(
             store,
-            removals=MAX_LISTED,
+            removals=_MAX_REMOVALS,
             proof=_PROOF_S if store.can.watch else inf,
             on_change=self._on_change,
             on_removal=self._on_removal,
@@ -203,7 +205,7 @@ class Unlocker:
         thin = len(self._store.thin_locks())
         yield from gauges.lock_gauges(self._deadlines, self._table, thin)
         yield from gauges.past_alert_gauges(past_alert, failing, limits[PAST_ALERT])
-        yield from self._recent_removals.gauges(self._table.removals())
+        yield from self._recent_removals.gauges(self._table.removals()[:MAX_LISTED])
         yield from self._unclaimed.gauges()
         yield from self._held_too_long.gauges()
         yield from self.metrics.skews.gauges()

@@ -18,6 +18,8 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import groupby, islice
@@ -28,22 +30,11 @@ from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.holder import Found
 from lockclient.model.removal import Removal
 from lockclient.overview.bounded_queue import BoundedQueue
-from lockclient.overview.rows import (
-    MAX_UNLOCKERS,
-    NOBODY,
-    NewestRemovals,
-    QueueLength,
-    Reading,
-    Row,
-    Transition,
-    announcement_text,
-    differences,
-    updated,
-)
-from lockclient.overview.table_listeners import ChangeListener, RemovalListener, TableListeners
+from lockclient.overview.contents import NOBODY, Contents, NewestRemovals, QueueLength
+from lockclient.overview.rows import Row, Transition, differences, updated
 from lockclient.overview.table_troubles import FOLLOWED, READ, Troubles
 from lockclient.stores.protocol import Capabilities
-from lockclient.stores.service_protocol import Batch, Change, Kind, ServiceStore
+from lockclient.stores.service_protocol import Batch, Kind, ServiceStore
 from lockclient.text.durations import duration
 from lockclient.threads.log_queue import get_logger
 from lockclient.threads.reentry import mark_thread
@@ -52,8 +43,6 @@ log = get_logger(__name__)
 
 READING_TIMEOUT_S = 1800.0
 """For reading everything: the store gives up on a page that does not come much sooner."""
-MAX_FOUND_REMOVALS = 1000
-"""How many of the newest removals are told that were found at the first reading."""
 MAX_TRANSITIONS_PER_CALL = 1000
 """Locks that are told at a time when everything was read."""
 STUCK_AFTER_S = 120.0
@@ -69,7 +58,7 @@ class Table:
         proof: see above; without it counts go on after any silence.
         on_change: called in the table's thread with each step's transitions.
         on_removal: called there before it with each step's new removals, once each, in the order of
-            revisions, and whether the first reading found them (then at most a thousand).
+            revisions, and whether the first reading found them (then those that are kept).
     """
 
     def __init__(
@@ -78,18 +67,15 @@ class Table:
         *,
         removals: int = 0,
         proof: float = math.inf,
-        on_change: ChangeListener | None = None,
-        on_removal: RemovalListener | None = None,
+        on_change: Callable[[list[Transition]], None] | None = None,
+        on_removal: Callable[[list[Removal], bool], None] | None = None,
     ) -> None:
         self._store = store
         self._keep_removals = removals
-        self._listeners = TableListeners(on_change, on_removal)
+        self._on_change = on_change
+        self._on_removal = on_removal
         self._lock = threading.Lock()
-        self._rows: dict[str, Row] = {}
-        self._lines: dict[str, QueueLength] = {}
-        self._unlockers: dict[str, str] = {}
-        self._removals = NewestRemovals()
-        self._recorded = 0
+        self._contents = Contents(NewestRemovals(), {})
         self._term = 0
         self.revision = 0
         """The store's revision that the picture shows: it grows when anything changes."""
@@ -184,30 +170,31 @@ class Table:
 
     def rows(self) -> dict[str, Row]:
         with self._lock:
-            return dict(self._rows)
+            return dict(self._contents.rows)
 
     def row(self, name: str) -> Row | None:
-        return self._rows.get(name)
+        return self._contents.rows.get(name)
 
     def waiters(self) -> dict[str, int]:
         with self._lock:
-            return {name: line.waiting for name, line in self._lines.items()}
+            return {name: queue.waiting for name, queue in self._contents.queues.items()}
 
-    def line(self, name: str) -> QueueLength:
-        return self._lines.get(name, NOBODY)
+    def queue_length(self, name: str) -> QueueLength:
+        return self._contents.queues.get(name, NOBODY)
 
     def unclaimed(self) -> list[str]:
         with self._lock:
+            rows = self._contents.rows
             return [
                 name
-                for name in self._lines
-                if (row := self._rows.get(name)) is None or not row.held
+                for name in self._contents.queues
+                if (row := rows.get(name)) is None or not row.held
             ]
 
     def unlockers(self) -> dict[str, str]:
         """Return the running unlockers: id to announcement."""
         with self._lock:
-            return dict(self._unlockers)
+            return dict(self._contents.unlockers)
 
     def is_proven(self) -> bool:
         """Tell whether the watch has lived within the last `proof` seconds."""
@@ -216,12 +203,12 @@ class Table:
     def removals(self) -> list[Removal]:
         """Return the removals that are kept, the newest first."""
         with self._lock:
-            kept = self._removals.oldest_first()
+            kept = self._contents.removals.oldest_first()
         return [removal for _, removal in reversed(kept)]
 
     def recorded(self) -> int:
         """Return how many removals the store has on record, kept here or not."""
-        return self._recorded
+        return self._contents.recorded
 
     # ------------------------------------------------------------ the thread
 
@@ -257,30 +244,21 @@ class Table:
 
     def _load(self, deadline: Deadline) -> None:
         kinds: tuple[Kind, ...] = ("locks", "queue", "unlockers")
-        first, newest = not self._ready.is_set(), NewestRemovals()
-        if self._keep_removals or self._listeners.on_removal:
+        if self._keep_removals or self._on_removal:
             kinds += ("removed",)
-            most = max(
-                self._keep_removals,
-                MAX_FOUND_REMOVALS if first and self._listeners.on_removal else 0,
-            )
-            newest = NewestRemovals(most, by_time=not self._store.can.watch)
-        fresh = Reading(self._rows, found=first, newest=newest, told=self.revision)
+        first = not self._ready.is_set()
+        removals = NewestRemovals(self._keep_removals, by_time=not self.can.watch)
+        fresh = Contents(removals, self._contents.rows, None if first else self.revision)
         proven = self.is_proven()
         for batch in self._store.load(kinds, deadline):
             fresh.add(batch)
             proven &= monotonic() - self._got_on_at <= self._proof
             self._got_on_at = monotonic()
-        fresh.end_lock()
+        fresh.finish()
         back = self._was_put_back(fresh.revision, fresh.term)
         back |= fresh.went_back and self._store.can.watch
         with self._lock:
-            before, self._rows = self._rows, fresh.rows
-            self._lines, self._unlockers = fresh.lines, fresh.unlockers
-            self._recorded = fresh.recorded
-            for change, removal in fresh.pending():
-                self._listeners.note(change, removal, self.revision)
-            self._removals = newest.only(self._keep_removals)
+            before, self._contents = self._contents.rows, fresh
             self.revision, self._term = fresh.revision, fresh.term
             self.known_at = fresh.known_at
             self.followed = min(self.followed, fresh.revision)  # a store that was put back
@@ -294,12 +272,12 @@ class Table:
             elif self._missed:
                 self._restart_counts("Changes of the store were compacted before they were read.")
             elif not (proven or first):
-                self._restart_counts(self._silence)
+                self._restart_after_silence()
         self._ready.set()
-        self._listeners.notify([], first=first)
-        changed = differences(before, self._rows)
+        self._notify([], first=first)
+        changed = differences(before, fresh.rows)
         while few := list(islice(changed, MAX_TRANSITIONS_PER_CALL)):
-            self._listeners.notify(few)
+            self._notify(few)
         self._proven_at = monotonic()
 
     def _follow(self) -> bool:
@@ -317,7 +295,7 @@ class Table:
                     self._apply(batch, changed)
                     self.revision, self.known_at = batch.revision, batch.known_at
             finally:  # what is in the picture is told, come what may: nobody would hear it again
-                self._listeners.notify(changed)
+                self._notify(changed)
             if not batch.started:
                 self.followed, self._proven_at = batch.revision, arrived
         if batch is not None:
@@ -347,16 +325,16 @@ class Table:
 
     def _restart_counts(self, why: str) -> None:
         anew = partial(replace, seen_at=monotonic(), found=True)
-        self._rows = {name: anew(row) for name, row in self._rows.items()}
+        rows = self._contents.rows
+        rows.update({name: anew(row) for name, row in rows.items()})
         self.restarts += 1
         log.warning("%s The times of all locks count from now on.", why)
 
-    @property
-    def _silence(self) -> str:
-        return f"The watch has shown nothing for more than {self._proof:.0f} s."
+    def _restart_after_silence(self) -> None:
+        self._restart_counts(f"The watch has shown nothing for more than {self._proof:.0f} s.")
 
     def _apply(self, batch: Batch, changed: list[Transition]) -> None:
-        known, seen_at = self._rows, monotonic()
+        contents, seen_at = self._contents, monotonic()
         # Several transactions may come in one batch: taken apart by revision, so that a lock which
         # was released and taken again shows as both.
         fresh = batch.changes
@@ -364,42 +342,38 @@ class Table:
             # Of the watch before this one, and in the reading already as far as that goes.
             fresh = tuple(change for change in fresh if change.revision > self.revision)
         for (_, kind, name), group in groupby(fresh, key=attrgetter("revision", "kind", "name")):
-            changes = list(group)
             if kind != "locks":
-                for change in changes:
-                    self._apply_other(change)
+                for change in group:
+                    contents.change(change)
                 continue
-            before = self._rows.get(name)
+            before = contents.rows.get(name)
             values: dict[str, Found] = {
-                change.part: (change.value, change.version or change.revision) for change in changes
+                change.part: (change.value, change.version or change.revision) for change in group
             }
             after = updated(before, name, values, seen_at, found=False)
             if after is None:
-                self._rows.pop(name, None)
+                contents.rows.pop(name, None)
             else:
-                self._rows[name] = after
+                contents.rows[name] = after
             changed.append(Transition(name, before, after, live=True))
         if not (batch.started or self.is_proven()):
-            self._restart_counts(self._silence)
-            changed.extend(differences(known, self._rows))
+            known = dict(contents.rows)
+            self._restart_after_silence()
+            changed.extend(differences(known, contents.rows))
 
-    def _apply_other(self, change: Change) -> None:
-        name, part, value = change.name, change.part, change.value
-        if change.kind == "queue":
-            line = self._lines.get(name, NOBODY).after(change)
-            if line.waiting:
-                self._lines[name] = line
-            else:
-                self._lines.pop(name, None)
-        elif change.kind == "unlockers":
-            if value is None:
-                self._unlockers.pop(name, None)
-            elif name in self._unlockers or len(self._unlockers) < MAX_UNLOCKERS:
-                self._unlockers[name] = announcement_text(value)
-        elif change.kind == "removed" and (self._keep_removals or self._listeners.on_removal):
-            self._recorded += -1 if value is None else change.created == change.revision
-            if value is None:
-                self._removals.forget(name, part)
-            elif change.created == change.revision or (name, part) in self._removals:
-                removal = self._removals.add(change) or Removal.listed(name, part, value)
-                self._listeners.note(change, removal, self.revision)
+    def _notify(self, changed: list[Transition], *, first: bool = False) -> None:
+        removals = self._contents.take_new_removals()
+        if removals and self._on_removal is not None:
+            with _logged():
+                self._on_removal(removals, first)
+        if changed and self._on_change is not None:
+            with _logged():
+                self._on_change(changed)
+
+
+@contextmanager
+def _logged() -> Iterator[None]:
+    try:
+        yield
+    except Exception:  # a listener's mistake must not stop the picture
+        log.exception("A listener of the table of all locks failed.")

@@ -10,7 +10,7 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.deadlocks import Deadlock, deadlocks
 from lockclient.model.holder import Holder
 from lockclient.model.ticket import Ticket
-from lockclient.overview.rows import NOBODY, QueueLength
+from lockclient.overview.contents import NOBODY, QueueLength
 from lockclient.overview.table import Table
 from lockclient.stores.service_protocol import ServiceStore, Tickets
 
@@ -40,17 +40,19 @@ class WaitQueues:
 
         Everybody in a circle holds a lock for which somebody waits: others matter for no deadlock.
         """
-        lines = {name: self._table.line(name) for name in self._table.waiters()}
-        actors = frozenset(holder.actor for holder in self._held(lines).values() if holder.actor)
-        if (lines, actors) == self._read:
+        lengths = {name: self._table.queue_length(name) for name in self._table.waiters()}
+        actors = frozenset(holder.actor for holder in self._held(lengths).values() if holder.actor)
+        if (lengths, actors) == self._read:
             return
         # What they were is noted as it was before: what changes meanwhile is read next time.
-        answer = self._store.tickets(MOST, Deadline.after(patience), actors) if lines else Tickets()
-        total, tickets = sum(line.waiting for line in lines.values()), answer.found
-        self._read, self.tickets, self.total = (lines, actors), tickets, max(total, len(tickets))
+        answer = (
+            self._store.tickets(MOST, Deadline.after(patience), actors) if lengths else Tickets()
+        )
+        total, tickets = sum(length.waiting for length in lengths.values()), answer.found
+        self._read, self.tickets, self.total = (lengths, actors), tickets, max(total, len(tickets))
         self.unread = max(0, total - answer.looked_at)
         read = Counter(ticket.name for ticket in tickets)
-        whole = {name for name in read if read[name] >= lines.get(name, NOBODY).waiting}
+        whole = {name for name in read if read[name] >= lengths.get(name, NOBODY).waiting}
         newest_first = sorted(tickets, key=lambda ticket: -ticket.revision)
         self.heads = {ticket.name: ticket for ticket in newest_first if ticket.name in whole}
 

@@ -65,7 +65,7 @@ def known(name: str, moment: Moment, table: Table) -> Detail:
     """Return what the table knows, without asking the store."""
     row = table.row(name)
     holder = row.holder if row else None
-    line = table.line(name)
+    line = table.queue_length(name)
     snapshot = moment.picture.snapshot
     removal = next((gone for gone in snapshot.removals if gone.holder.name == name), None)
     deadlock = moment.waits.about(name)

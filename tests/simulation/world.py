@@ -169,7 +169,7 @@ class World:
         if not table.ready() or table.loading():
             return
         with table._lock:  # or it is in the middle of a step
-            revision, rows = table.revision, dict(table._rows)
+            revision, rows = table.revision, dict(table._contents.rows)
         shown = {name: row.holder.uuid for name, row in rows.items() if row.held}
         prefix, there = f"{ROOT}/locks/".encode(), self.etcd.at_revision(revision)
         held = {

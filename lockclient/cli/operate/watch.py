@@ -244,7 +244,8 @@ class _EventSource:
         """Yield who waits now, and who does no more and did not get the lock."""
         self._deadlocks = by_lock(lines.deadlocks())
         for kind, ticket in self._seen_waiters.compare(lines):
-            row, waiters = self._table.row(ticket.name), self._table.line(ticket.name).waiting
+            row = self._table.row(ticket.name)
+            waiters = self._table.queue_length(ticket.name).waiting
             facts: dict[str, Any] = {"name": ticket.name, "waiters": waiters}
             if row is not None and row.held:
                 facts = self._facts(row.holder, waiters)

@@ -237,7 +237,7 @@ def test_a_line_is_counted_whatever_comes_twice() -> None:
         store.write(("queue", "a", "x", None))
         store.tell()
         wait_until(lambda: table.revision == store.model.revision, what="the last of it")
-        assert table.line("a") == (2, store.model.revision)
+        assert table.queue_length("a") == (2, store.model.revision)
         store.write(("queue", "a", "y", None), ("queue", "a", "z", None))
         store.tell()
         wait_until(lambda: table.waiters() == {}, what="the end of the line")
