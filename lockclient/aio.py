@@ -20,8 +20,7 @@ from lockclient.acquisition.base import BaseMutex, Named, held_by, reading, requ
 from lockclient.acquisition.decorated import holding_async
 from lockclient.acquisition.held_lock import BaseHeldLock, OnLost
 from lockclient.acquisition.holding import Block, Holding
-from lockclient.acquisition.log_filter import TakenHere, taken_here
-from lockclient.acquisition.ownership import current_owner, for_on_lost
+from lockclient.acquisition.ownership import Here, current_owner, for_on_lost, taken_here
 from lockclient.acquisition.steps import Hear, Result, Steps
 from lockclient.acquisition.with_statement import LEFT, Exit, Statement, entering
 from lockclient.default_store import defaults
@@ -286,12 +285,12 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync):
         """
         return self._acquire(self._limit(blocking, timeout), *self._from_here(), block=None)
 
-    def _from_here(self) -> tuple[TakenHere, str | None]:
+    def _from_here(self) -> tuple[Here, str | None]:
         """Return the caller's acquisitions, and its stack."""
         return taken_here(), capture() if self._capture_backtrace else None
 
     async def _acquire(
-        self, limit: float, here: TakenHere, backtrace: str | None, *, block: Block
+        self, limit: float, here: Here, backtrace: str | None, *, block: Block
     ) -> AsyncHeldLock | None:
         attempt = self._attempt(limit, LoopInbox, _running_loop(), backtrace)
         if scheduler.shared.missing:  # nobody would push, nor tell of a loss
@@ -335,7 +334,7 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync):
         return self._enter(entering(self), *self._from_here())
 
     async def _enter(
-        self, statement: Statement | None, here: TakenHere, backtrace: str | None
+        self, statement: Statement | None, here: Here, backtrace: str | None
     ) -> AsyncHeldLock:
         block: Block = "hand" if statement is None else "statement"
         held = await self._acquire(self._timeout, here, backtrace, block=block)

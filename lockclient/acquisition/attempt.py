@@ -32,14 +32,7 @@ from lockclient.acquisition.wait_report import WaitReport
 from lockclient.errors import ClusterMutexError, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.stores import protocol
-from lockclient.stores.protocol import (
-    ONE_ANSWER_S,
-    Inbox,
-    MutexStore,
-    Subscription,
-    WatchEvent,
-    WatchTarget,
-)
+from lockclient.stores.protocol import Inbox, MutexStore, Subscription, WatchEvent, WatchTarget
 from lockclient.stores.requests import GetPosition, RequestState, TakeOrQueue
 from lockclient.threads import scheduler
 from lockclient.threads.log_queue import get_logger, naming
@@ -61,31 +54,6 @@ RIVAL_INTERVAL = 1.0
 
 class GivenUp(Exception):
     """Nobody waits for this acquisition any more."""
-
-
-class Ear:
-    """Listens to one target for one waiter, whose ticket is kept alive meanwhile."""
-
-    def __init__(self, store: MutexStore, target: WatchTarget, inbox: Inbox) -> None:
-        self.target = target
-        self.is_deaf = False
-        """Whether it may have missed something, so that another one is needed."""
-        self.inbox = inbox
-        self._store = store
-        self._watch: Subscription | None = None
-
-    def open(self, revision: int) -> None:
-        """Listen from a revision on; 0: from now."""
-        if self._store.can.queue:
-            self._store.background.tickets.join(self.inbox)
-        if self._store.can.queue or self._store.can.hints:
-            self._watch = self._store.watch(self.target, revision, self.inbox.put)
-
-    def close(self) -> None:
-        """Listen no more."""
-        if self._watch is not None:
-            self._watch.close()
-        self._store.background.tickets.leave(self.inbox)
 
 
 class Attempt:
@@ -114,11 +82,13 @@ class Attempt:
         self.observation: Observation | None = None
         """Tells the program's instruments of it, if there are any."""
         self._acquisition = acquisition
-        self._inbox = inbox
+        self._make_inbox = inbox
         self._make_holding = make_holding
         self._begun = begun
         self._deadline = Deadline(begun.monotonic + limit)
-        self._ear: Ear | None = None
+        self._watched: WatchTarget | None = None
+        self._watch: Subscription | None = None
+        self._inbox: Inbox | None = None  # to which the watch puts its events
         self._report: WaitReport | None = None
         self._answered = False
         self._given_up = False
@@ -134,7 +104,7 @@ class Attempt:
             StoreError: it refuses.
             GivenUp: see `let_go`.
         """
-        deadline, observation = self._deadline, self.observation
+        observation = self.observation
         try:
             step: Step | None = self._acquisition.begin(self._begun)
             while step is not None and not isinstance(step, (Acquired, Busy)):
@@ -150,7 +120,7 @@ class Attempt:
                     self._acquisition = self._acquisition.anew(str(uuid4()))
                     step = self._acquisition.begin(Now.read())
                     continue
-                if self._answered and isinstance(step, TakeOrQueue) and deadline.expired():
+                if self._answered and isinstance(step, TakeOrQueue) and self._deadline.expired():
                     break  # no ticket only to be taken back
                 if isinstance(step, GetPosition) and step.left_at is not None:
                     # Likely the head of the line from now on: listen first, then look.
@@ -158,7 +128,7 @@ class Attempt:
                 sending = self._acquisition.sending
                 assert sending is not None
                 # Not longer than a while in one go: the stamps in it grow old.
-                limit = deadline.within(ONE_ANSWER_S, protocol.STORE_TIMEOUT_S)
+                limit = self._deadline.within(protocol.ONE_ANSWER_S, protocol.STORE_TIMEOUT_S)
                 try:
                     outcome = yield (sending, limit)
                 except StoreUnavailable as error:
@@ -187,8 +157,8 @@ class Attempt:
         finally:
             # The driver sets `_over`, then reads `_given_up`; `let_go` does it the other way round.
             self._over = True
-            if self._ear is not None:
-                self._ear.close()
+            if self._inbox is not None:
+                self._stop_listening(self._inbox)
             if self._given_up:
                 self._leave_nothing()
 
@@ -207,7 +177,7 @@ class Attempt:
         elif self._deadline == math.inf:
             if not error.busy and monotonic() >= begun_at + protocol.STORE_TIMEOUT_S:
                 raise error
-        elif monotonic() >= max(begun_at + ONE_ANSWER_S, self._deadline):
+        elif monotonic() >= max(begun_at + protocol.ONE_ANSWER_S, self._deadline):
             raise error
         return self._acquisition.again(Now.read())
 
@@ -216,16 +186,16 @@ class Attempt:
         if self._report is None:
             self._report = WaitReport(self._acquisition.name, self._begun.monotonic)
             self._warn_of_own_lock()
-        ear = self._listen(wait.target, 0 if wait.from_now else wait.revision)
-        if self._given_up:  # there was no ear to tell it to
+        inbox = self._listen(wait.target, 0 if wait.from_now else wait.revision)
+        if self._given_up:  # there was no inbox to tell it to
             raise GivenUp
         until = min(Deadline.after(min(wait.seconds, LOOK_INTERVAL)), self._deadline)
         while True:
-            event = yield from self._next_event(ear.inbox, until, self._report)
+            event = yield from self._next_event(inbox, until, self._report)
             if event is None:
                 break
             if event.gap and not event.started:
-                ear.is_deaf = True
+                self._watched = None  # it may have missed something: the next wait needs another
                 break
             if event.revision >= wait.revision:  # else the store's last answer shows it already
                 if event.started:  # after that answer: an event in between was missed
@@ -250,16 +220,28 @@ class Attempt:
             if report.due_at.expired():
                 yield from report.log_holder(self._acquisition.uuid, until)
 
-    def _listen(self, target: WatchTarget, revision: int) -> Ear:
-        """Return an ear on the target: the one from before, or else a new one in its place."""
-        before = self._ear
-        if before is not None:
-            if before.target == target and not before.is_deaf:
-                return before
-            before.close()
-        self._ear = ear = Ear(self.store, target, self._inbox())
-        ear.open(revision)
-        return ear
+    def _listen(self, target: WatchTarget, revision: int) -> Inbox:
+        """Return the inbox of a watch of the target, from a revision on or (0) from now.
+
+        Meanwhile the waiter's ticket is kept alive.
+        """
+        if self._inbox is not None:
+            if self._watched == target:
+                return self._inbox
+            self._stop_listening(self._inbox)
+        self._watched = target
+        self._inbox = inbox = self._make_inbox()
+        if self.store.can.queue:
+            self.store.background.tickets.join(inbox)
+        if self.store.can.queue or self.store.can.hints:
+            self._watch = self.store.watch(target, revision, inbox.put)
+        return inbox
+
+    def _stop_listening(self, inbox: Inbox) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+        self.store.background.tickets.leave(inbox)
 
     def _warn_of_own_lock(self) -> None:
         """Warn if the caller's own thread or task holds the lock: it waits for itself."""
@@ -294,11 +276,11 @@ class Attempt:
         """Leave nothing: nobody waits any more for what another thread may still do."""
         # First the flag, then what may wait for it: `steps` does it the other way round.
         self._given_up = True
-        sending, ear = self._acquisition.sending, self._ear
+        sending, inbox = self._acquisition.sending, self._inbox
         if sending is not None:
             sending.abandoned = True
-        if ear is not None:
-            ear.inbox.put(WatchEvent(0, gap=True))
+        if inbox is not None:
+            inbox.put(WatchEvent(0, gap=True))
         if not self._over:
             # Most likely it is answered in a moment, and then nothing can arrive late any more.
             scheduler.shared.after(PROMPT, self._if_not_over)

@@ -17,8 +17,7 @@ from lockclient import default_store
 from lockclient.acquisition.attempt import CLEAN_UP, Attempt
 from lockclient.acquisition.held_lock import NO_FENCING, NO_GUARD, BaseHeldLock, OnLost
 from lockclient.acquisition.holding import Block, Holding, own
-from lockclient.acquisition.log_filter import TakenHere
-from lockclient.acquisition.ownership import Acquisitions, current_owner
+from lockclient.acquisition.ownership import Acquisitions, Here, current_owner
 from lockclient.acquisition.state_machine import Acquisition
 from lockclient.acquisition.steps import Steps
 from lockclient.default_store import defaults
@@ -266,14 +265,15 @@ class BaseMutex(Generic[Held]):
         attempt.observation = observation
         return attempt
 
-    def _adopt(self, holding: Holding | None, here: TakenHere, block: Block) -> Held:
+    def _adopt(self, holding: Holding | None, here: Here, block: Block) -> Held:
         """Make the held lock of a caller's successful acquisition."""
         assert holding is not None
         if not self._capture_backtrace:
             holding.line = calling_line()
         held = self._held_type(holding, self._on_lost, block, self._acquisitions.itself)
-        self._acquisitions.add(held, here.owner)
-        here.uuids.append(holding.acquisition.uuid)
+        owner, uuids = here
+        self._acquisitions.add(held, owner)
+        uuids.append(holding.acquisition.uuid)
         return held
 
     def _meant(self, what: str) -> Held:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import socket
-from contextvars import ContextVar
 
-from lockclient.acquisition.holding import Holding, own
-from lockclient.acquisition.ownership import current_owner
+from lockclient.acquisition.ownership import innermost
 
 _HOSTNAME = socket.gethostname()
 
@@ -37,45 +35,6 @@ def held_lock_fields() -> dict[str, str | None]:
     Of the lock that was acquired last of those that the caller's context holds: a task, and what it
     calls, starts or hands to `asyncio.to_thread`. Where there is none, `lock` and `uuid` are None.
     """
-    held = _innermost()
+    held = innermost()
     name, uuid = (None, None) if held is None else (held.acquisition.name, held.acquisition.uuid)
     return {"lock": name, "uuid": uuid, "hostname": _HOSTNAME}
-
-
-class TakenHere:
-    """The locks that a context has acquired, a thread's or a task's, as their uuids.
-
-    A context that is copied (a new task, `asyncio.to_thread`) has its parent's. When it acquires a
-    lock itself, it gets a list of its own, which begins as a copy of its parent's.
-    """
-
-    __slots__ = ("owner", "uuids")
-
-    def __init__(self, owner: object, uuids: list[str]) -> None:
-        self.owner = owner
-        self.uuids = uuids
-
-    def held(self) -> list[str]:
-        """Return those that are held, the newest last."""
-        found = ((uuid, own.get(uuid)) for uuid in self.uuids)
-        return [uuid for uuid, held in found if held is not None and not held.is_dropped]
-
-
-def taken_here() -> TakenHere:
-    """Return the list of the calling context."""
-    owner, here = current_owner(), _taken_here.get()
-    uuids = [] if here is None else list(filter(own.__contains__, here.uuids))
-    if here is None or here.owner != owner:
-        here = TakenHere(owner, uuids)
-        _taken_here.set(here)
-    here.uuids = uuids
-    return here
-
-
-_taken_here: ContextVar[TakenHere | None] = ContextVar("clustermutex_taken_here", default=None)
-
-
-def _innermost() -> Holding | None:
-    here = _taken_here.get()
-    held = here.held() if here is not None else []
-    return own.get(held[-1]) if held else None

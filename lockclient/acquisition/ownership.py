@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 from weakref import ref
 
 from lockclient.acquisition.held_lock import BaseHeldLock
+from lockclient.acquisition.holding import Holding, own
 from lockclient.errors import LockNotHeld
 from lockclient.threads.reentry import run_outside
 
@@ -27,7 +28,10 @@ MAX_LOST = 16
 
 Held = TypeVar("Held", bound=BaseHeldLock)
 
+Here = tuple[object, list[str]]
+
 _thread = threading.local()
+_taken_here: ContextVar[Here] = ContextVar("clustermutex_taken_here", default=(None, []))
 
 
 def current_owner() -> object:
@@ -41,6 +45,28 @@ def current_owner() -> object:
         if task is not None:
             return ref(task)
     return vars(_thread).setdefault("owner", object())
+
+
+def taken_here() -> Here:
+    """Return the caller, and the uuids of the locks that its context has acquired, the newest last.
+
+    A context that is copied (a new task, `asyncio.to_thread`) has its parent's uuids. When it
+    acquires a lock itself, it gets a list of its own, which begins as a copy of its parent's.
+    """
+    owner, (former, uuids) = current_owner(), _taken_here.get()
+    held = list(filter(own.__contains__, uuids))
+    if former == owner:
+        uuids[:] = held
+    else:
+        uuids = held
+        _taken_here.set((owner, uuids))
+    return owner, uuids
+
+
+def innermost() -> Holding | None:
+    """Return the newest lock that the caller's context has acquired and holds."""
+    found = (own.get(uuid) for uuid in reversed(_taken_here.get()[1]))
+    return next((held for held in found if held is not None and not held.is_dropped), None)
 
 
 class Acquisitions(Generic[Held]):

@@ -124,18 +124,21 @@ _ACQUIRED = Acquired()
 
 
 class State(Enum):
-    """The state of an acquisition until it has the lock; `loss` says when it has it no more."""
+    """The state of an acquisition until it has the lock, and what it asked last.
 
-    NEW = "new"
-    TAKING = "taking"
-    IDENTIFYING = "identifying"
-    RECLAIMING = "reclaiming"
-    QUEUEING = "queueing"
-    WAITING = "waiting"
-    LOOKING = "looking"
-    CLAIMING = "claiming"
-    PAUSING = "pausing"
-    REFRESHING = "refreshing"
+    `Acquisition.loss` says when it has the lock no more.
+    """
+
+    NEW = None
+    TAKING = Take
+    IDENTIFYING = Read
+    RECLAIMING = Reclaim
+    QUEUEING = TakeOrQueue
+    WAITING = "a watch"
+    LOOKING = GetPosition
+    CLAIMING = Claim
+    PAUSING = "a pause"
+    REFRESHING = Push
     HELD = "held"
 
     __hash__ = object.__hash__  # in C: each answer is looked up by the state
@@ -257,7 +260,7 @@ class Acquisition:
         if event is None or event.gap or target is None:
             return self._look(now)
         if event.uuid is not None:  # written, not deleted: still in the way
-            return Wait(target, event.revision + 1, self._from_now(target))
+            return self._watch(target, event.revision)
         if target.ticket is None:
             return self._claim(now)
         return self._look(now, predecessor=target.ticket, left_at=event.revision)
@@ -335,12 +338,14 @@ class Acquisition:
     def _same_identity(self, seen: ReadResult, now: Now) -> Step:
         """Take over from the holder if it has our identity and is not certainly alive."""
         previous = seen.holder
-        ours = previous is not None and previous.identity == self.holder.identity
+        ours = previous is not None and previous.identity == self._facts.identity
         if previous is not None and ours and previous.has_newer_format:  # left alone, dead or not
             log.warning(
                 "Not taking %r over from %s, though the identity is the same: its format %s is "
                 "newer than the one known here.",
-                *(*_named(previous), previous.format),
+                previous.name,
+                previous.describe(),
+                previous.format,
                 extra=naming(self),
             )
             ours = False
@@ -352,7 +357,8 @@ class Acquisition:
         log.warning(
             "Taking %r over from %s: the identity is the same. Live processes on different "
             "machines or in different containers must not share one.",
-            *_named(previous),
+            previous.name,
+            previous.describe(),
             extra=naming(self),
         )
         return self._ask(Reclaim(self._stamped(now), previous), now)
@@ -388,17 +394,16 @@ class Acquisition:
             return self._look(now)
         if place.predecessor is None and place.holder in (None, self.uuid):
             return self._claim(now)  # if an earlier sending of ours has taken it, this tells
-        self._awaited = WatchTarget(self.name, place.predecessor)
-        self.state = State.WAITING
-        return Wait(self._awaited, place.revision + 1, self._from_now(self._awaited))
+        return self._watch(WatchTarget(self.name, place.predecessor), place.revision)
+
+    def _watch(self, target: WatchTarget, revision: int) -> Wait:
+        self._awaited, self.state = target, State.WAITING
+        return Wait(target, revision + 1, target.ticket is None or self._short_queue)
 
     def _pause(self, pauses: Backoff) -> Wait:
         self.state = State.PAUSING
         target = WatchTarget(self.name, waiter=self.uuid)
         return Wait(target, 0, from_now=True, seconds=pauses.next())
-
-    def _from_now(self, target: WatchTarget) -> bool:
-        return target.ticket is None or self._short_queue
 
     def _claim(self, now: Now) -> Step:
         return self._ask(Claim(self._stamped(now), self._ticket_revision), now)
@@ -413,7 +418,7 @@ class Acquisition:
         if self.sending is not None:  # the only one who knows of it is about to be forgotten
             self._late = self.may_be_out_there
         self.sending, self._sent_at = RequestState(request, late=self._late), now.monotonic
-        self.state = _STATE_AFTER_ASKING[type(request)]
+        self.state = _ASKING[type(request)]
         return request
 
     def _stamped(self, now: Now) -> Holder:
@@ -467,11 +472,9 @@ class Acquisition:
     def check(self, monotonic: float) -> LockLost | None:
         """Return why the lock is lost, or None as long as it is held."""
         if self.loss is None and monotonic >= self.deadline and not self._releasing:
-            why = (
-                f"The last try failed: {self.trouble}"
-                if self.trouble
-                else "Call alive() more often or raise auto_unlock_after."
-            )
+            why = "Call alive() more often or raise auto_unlock_after."
+            if self.trouble:
+                why = f"The last try failed: {self.trouble}"
             self._lose(
                 f"The lock {self.name!r} counts as lost: the store has confirmed no heartbeat "
                 f"of it for {period(self._runtime.auto_unlock or 0)} (auto_unlock_after), so an "
@@ -564,16 +567,5 @@ _AFTER: Final[Mapping[State, _After]] = {
     },
 }
 """The method that follows an outcome, by the state; see the table at the top."""
-_STATE_AFTER_ASKING: Final[Mapping[type, State]] = {
-    Take: State.TAKING,
-    Read: State.IDENTIFYING,
-    Reclaim: State.RECLAIMING,
-    TakeOrQueue: State.QUEUEING,
-    GetPosition: State.LOOKING,
-    Claim: State.CLAIMING,
-    Push: State.REFRESHING,
-}
-
-
-def _named(holder: Holder) -> tuple[str, str]:
-    return holder.name, holder.describe()
+_ASKING: Final[Mapping[object, State]] = {state.value: state for state in State}
+"""The state in which a request of that type was asked last."""

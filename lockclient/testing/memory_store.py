@@ -116,6 +116,8 @@ class MemoryStore:
 
     def __init__(self, page_size: int = 1000, memory: Memory | None = None) -> None:
         self.memory = memory or Memory()
+        self.model = self.memory.model
+        """What stands there, and the rules."""
         self.background = Background(self)
         self.page_size = page_size
         self._lease = self.memory.lease()
@@ -123,11 +125,6 @@ class MemoryStore:
         self._closed = False
         self._parents = False
         _stores.add(self)
-
-    @property
-    def model(self) -> Model:
-        """What stands there, and the rules."""
-        return self.memory.model
 
     def another(self) -> MemoryStore:
         """Return the store of another client, in which the same stands."""

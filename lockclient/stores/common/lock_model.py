@@ -290,24 +290,24 @@ class Model:
             name, uuid = request.removal.holder.name, request.removal.holder.uuid or ""
         else:
             name, uuid = request.name, request.uuid
-        holder = self.lock(name).holder
-        stamped = (0, 0) if holder is None else holder.stamp_revisions
-        stale = isinstance(request, Remove) and request.stamp_revisions not in (None, stamped)
-        if holder is None or holder.uuid != uuid or stale:
+        lock = self.lock(name)
+        if lock.uuid() != uuid or (isinstance(request, Remove) and _is_stale(request, lock)):
             removal = self.removal(name, uuid)
             mine = request.removal.value() if isinstance(request, Remove) else None
             if removal is not None and removal.value() == mine:
                 return Done(self.revision)
-            return NotHolder(self.lock(name).uuid(), removal, resent)
+            return NotHolder(lock.uuid(), removal, resent)
         if isinstance(request, Push):
-            return self._push(request, holder)
+            return self._push(request, lock)
         written = [*self._held_by(name, None)]
         if isinstance(request, Remove) and request.recorded:
             written += self._recorded(request.removal)
         return Done(self.write(*written))
 
-    def _push(self, request: Push, holder: Holder) -> Outcome:
-        stamps, at = request.stamps, holder.stamp_revisions[0]
+    def _push(self, request: Push, lock: Lock) -> Outcome:
+        holder, stamps = lock.holder, request.stamps
+        assert holder is not None
+        at = holder.stamp_revisions[0]
         if at > request.revision:
             done = holder.alert_at == round(stamps.alert_at, 3)
             return Done(at) if done else Conflict(at)
@@ -326,3 +326,8 @@ class Model:
         yield "withdrawn", name, uuid, b""
         if backtrace:
             yield "code", record.code, "", backtrace.encode()
+
+
+def _is_stale(request: Remove, lock: Lock) -> bool:
+    holder, seen = lock.holder, request.stamp_revisions
+    return seen is not None and holder is not None and seen != holder.stamp_revisions
