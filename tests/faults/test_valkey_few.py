@@ -193,6 +193,22 @@ def test_a_flood_of_hints_is_borne(three: Servers, store: ValkeyStore) -> None:
     listening.close()
 
 
+def test_late_answers_leave_no_tombstone_and_keep_their_connection(
+    three: Servers, slow: Relay, store: ValkeyStore
+) -> None:
+    """One server is 160 ms away: it has no vote, and yet what it answers is known."""
+    with ClusterMutex(NAME, store=store):
+        wait_until(lambda: not any(store.votes().values()), what="all votes")
+    slow.delay = 0.08
+    for _ in range(5):
+        with ClusterMutex(NAME, store=store):
+            assert not ClusterMutex(NAME, store=store).acquire(timeout=0.05)
+    store.settle(10.0)
+    assert three.all[2].command("KEYS", f"{three.root}/[lw]*") == []
+    assert not any(store.votes().values())
+    assert slow.accepted < 10
+
+
 class TestSlowDoor:
     """One server needs seconds to let a client in; the others are a majority."""
 

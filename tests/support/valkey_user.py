@@ -6,10 +6,10 @@ from contextlib import closing
 from typing import Any
 
 from lockclient.stores.valkey.location import ValkeyLocation
-from lockclient.stores.valkey.wire.connection import Connection
+from lockclient.stores.valkey.wire.connection import connected
 
 
 def as_user(place: ValkeyLocation, endpoint: str, *words: str) -> Any:
     """Send a server one command as the user of a location; return what it answers."""
-    with closing(Connection(place, endpoint)) as connection:
+    with closing(connected(place, endpoint)) as connection:
         return connection.command(*words)

@@ -48,7 +48,7 @@ class Valkey(StoreServer):
         port: of the clients; None picks a free one.
 
     Raises:
-        ValueError: libvalkey is missing; the text says how to get it.
+        ValueError: valkey-py is missing; the text says how to get it.
     """
 
     scheme = "valkey"

@@ -141,7 +141,7 @@ def voters(servers: Broadcast) -> Iterator[Voter]:
         try:
             names = frozenset(_lock_names(servers, found))
             yield Voter(endpoint, found.quarantine_s, locks=names, kept=found.durable)
-        except (errors.ErrorReply, errors.Unanswered) as error:
+        except errors.FAILED as error:
             yield Voter(endpoint, trouble=errors.classify(error).reason)
 
 

@@ -7,19 +7,21 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
+import valkey.exceptions as valkey_py
+
 from lockclient.errors import StoreError, StoreFull, StoreUnavailable
 from lockclient.stores.valkey.location import ValkeyLocation
 
-Unanswered = OSError
+Unanswered = (OSError, valkey_py.ConnectionError, valkey_py.TimeoutError, valkey_py.InvalidResponse)
 """What a connection fails with; what was sent by it may have been done, or may be yet."""
 
 
-class MalformedReply(ConnectionError):
-    """What came is no answer of a server's: another program is at its address, or in between."""
-
-
-class ErrorReply(Exception):
+class ErrorReply(valkey_py.ResponseError):
     """What a server answers with that does not do it; with all that it says of it."""
+
+
+FAILED: Final = (ErrorReply, *Unanswered)
+"""Whatever a request may fail with."""
 
 
 class UnknownScript(ErrorReply):
@@ -36,6 +38,7 @@ class VoteFailure(NamedTuple):
         by_connection: it concerns whatever is asked by this connection, and not one key or script:
             another server may stand at this address by now, or the user be another one.
         foreign_key: something that is not ours stands at the key.
+        unanswered: the request was sent, and may have been done, or may be yet.
     """
 
     reason: str
@@ -43,6 +46,7 @@ class VoteFailure(NamedTuple):
     out_of_space: bool = False
     by_connection: bool = False
     foreign_key: bool = False
+    unanswered: bool = False
 
 
 _LATE: Final = "no answer in time"
@@ -151,7 +155,7 @@ def classify(error: Exception, location: ValkeyLocation | None = None) -> VoteFa
             return VoteFailure(reason, permanent=True)
         known = (found for pattern, found in _BY_ERROR_TEXT.items() if re.search(pattern, text))
         return next(known, None) or VoteFailure(_cut(text), permanent=True)
-    if isinstance(error, MalformedReply):
+    if isinstance(error, valkey_py.InvalidResponse):  # another program is at its address
         return VoteFailure("it answers, and not as Valkey does")
     reasons = (why for pattern, why in _BY_CONNECTION_ERROR.items() if re.search(pattern, text))
     reason = next(reasons, "") or _cut(text) or type(error).__name__

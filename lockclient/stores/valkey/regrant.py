@@ -33,9 +33,10 @@ from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.keys import number_of
 from lockclient.stores.valkey.voting.lock_view import LockViews, seen
 from lockclient.stores.valkey.voting.quorum import decoded
-from lockclient.stores.valkey.voting.rounds import Rounds, SentTake
+from lockclient.stores.valkey.voting.rounds import Rounds
 from lockclient.stores.valkey.wire.broadcast import GRACE_S
 from lockclient.stores.valkey.wire.connection import Command, Reply
+from lockclient.stores.valkey.wire.server import Sent
 
 _MAX_LATE_S: Final = 1.0
 """Seconds after a server's answer in which it gives a vote back, at most."""
@@ -66,20 +67,13 @@ def give_back(
         i: Command(lua_scripts.GIVE, where, (str(now + int(1000 * late_s)), *what))
         for i, now in empty.items()
     }
-    noted = None
+    requests = {i: Sent() for i in commands}
     if before is not None:  # else another process has taken it, and releases it
-        noted = SentTake(before.sent | empty.keys(), before.silent | empty.keys())
-        rounds.sent_takes[uuid] = noted
-    result = rounds.servers.ask(
-        commands, Deadline.after(GRACE_S), lambda said: len(said) == len(commands)
+        before.add(requests)
+    rounds.servers.ask(
+        commands, Deadline.after(GRACE_S), lambda said: len(said) == len(commands), requests
     )
-    if before is None:
-        return
-    if rounds.sent_takes.get(uuid) is noted:
-        silent = before.silent - result.answers.keys() | result.silent
-        sent = before.sent | result.answers.keys() | result.silent
-        rounds.sent_takes[uuid] = SentTake(sent, silent)
-    else:  # it was released meanwhile
+    if before is not None and rounds.sent_takes.get(uuid) is not before:  # released meanwhile
         rounds.undo_queue.add(commands, rounds.drop(name, uuid, "all", tombstone=True))
 
 

@@ -54,7 +54,6 @@ not expire, and a silent holder that is never to be auto-unlocked does not lose 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Final
 
 from lockclient.errors import ClusterMutexError
@@ -97,8 +96,9 @@ from lockclient.stores.valkey.regrant import give_back
 from lockclient.stores.valkey.take import ExpectedHolder, TakeExecutor
 from lockclient.stores.valkey.voting.lock_view import LockViews
 from lockclient.stores.valkey.voting.quorum import count
-from lockclient.stores.valkey.voting.rounds import Rounds, SentTake
+from lockclient.stores.valkey.voting.rounds import Rounds
 from lockclient.stores.valkey.wire.connection import Command, Reply
+from lockclient.stores.valkey.wire.server import Sent
 from lockclient.stores.valkey.wire.turns import Waiters
 
 _ANOTHER: Final = "another"
@@ -196,7 +196,7 @@ class ValkeyRequestExecutor:
         return self._views.not_holder(name, uuid, answers, resent=sending.ambiguous)
 
     def unlock(self, request: Unlock, sending: RequestState, deadline: Deadline) -> Outcome:
-        silent: set[int] = set()
+        silent: dict[int, Sent] = {}
         answers = self._delete_by_majority(request, sending, deadline, silent)
         # Who was sent it before, and did not answer, has done it then.
         gone = sum(
@@ -209,7 +209,7 @@ class ValkeyRequestExecutor:
         return self._views.not_holder(request.name, request.uuid, answers, resent=sending.ambiguous)
 
     def withdraw(self, request: Withdraw, sending: RequestState, deadline: Deadline) -> Outcome:
-        answers = self._delete_by_majority(request, sending, deadline, set())
+        answers = self._delete_by_majority(request, sending, deadline, {})
         self._notify_waiters(request.name, request.uuid, answers)
         return Done(0)
 
@@ -218,24 +218,39 @@ class ValkeyRequestExecutor:
         request: Unlock | Withdraw,
         sending: RequestState,
         deadline: Deadline,
-        silent: set[int],
+        silent: dict[int, Sent],
     ) -> dict[int, Reply]:
         """Have a uuid's lock deleted by a majority; others that may have it do so later."""
-        name, uuid = request.name, request.uuid
-        rounds, everyone = self._rounds, frozenset(self._rounds.all)
-        take = rounds.sent_takes.get(uuid) or SentTake(everyone, frozenset())
-        tombstone = isinstance(request, Withdraw) and request.tombstone
-        with_tombstone = partial(rounds.drop, name, uuid, "all", tombstone=True)
+        name, uuid, rounds = request.name, request.uuid, self._rounds
+        has_tombstone = isinstance(request, Withdraw) and request.tombstone
+        drop = rounds.drop(name, uuid, "all", tombstone=has_tombstone)
+        tombstone = rounds.drop(name, uuid, "all", tombstone=True)
+        take = rounds.sent_takes.get(uuid)  # None: another process has taken it
+
+        def asked(i: int) -> Command | None:
+            if take is None or has_tombstone:
+                return drop
+            if take.is_in_flight(i):
+                return None
+            return tombstone if take.is_unanswered(i) else drop
+
+        before = dict(take.requests) if take is not None else {}
         answers = rounds.until_enough(
-            rounds.drop(name, uuid, "all", tombstone=tombstone),
-            *(sending, deadline, rounds.is_majority, silent),
-            instead=dict.fromkeys(take.silent, with_tombstone()) if take.silent else {},
+            *(drop, sending, deadline, rounds.is_majority, silent), instead=asked
         )
-        sent = (everyone if tombstone else take.sent) - answers.keys()
-        # A push that has given votes back meanwhile may have done it after these answers.
-        given = rounds.sent_takes.pop(uuid, take) is not take
-        if owing := everyone if given else sent:
-            rounds.undo_queue.add(owing, with_tombstone())
+        rounds.sent_takes.pop(uuid, None)
+        after = take.requests if take is not None else {}
+        for i in rounds.all:
+            if i in answers:
+                # A push that has given votes back meanwhile may have done it after this answer.
+                later = after.get(i, ())[len(before.get(i, ())) :]
+                rounds.undo_queue.add_when_answered(i, later, tombstone, tombstone)
+            elif i in silent:
+                rounds.undo_queue.add_when_answered(i, (silent[i],), drop, tombstone)
+            elif take is None or has_tombstone:
+                rounds.undo_queue.add({i}, tombstone)
+            else:
+                rounds.undo_queue.add_when_answered(i, after.get(i, ()), drop, tombstone)
         rounds.unconfirmed_pushes.pop(uuid, None)
         return answers
 

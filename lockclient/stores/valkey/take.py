@@ -143,14 +143,10 @@ class TakeExecutor:
         )
         sending.in_flight = True
         result = rounds.once(rounds.all, command, until, quorum.decides(*GRANTED))
-        answers, silent = result.answers, result.silent
+        answers = result.answers
         if rounds.location.expire:
             self._record_expired(name, answers)
-        sent = {i for i, reply in answers.items() if reply.kind in GRANTED} | silent
-        if (earlier := rounds.sent_takes.get(uuid)) is not None:  # an earlier try has it
-            sent |= earlier.sent
-            silent = silent | (earlier.silent - answers.keys())
-        rounds.sent_takes[uuid] = SentTake(frozenset(sent), frozenset(silent))
+        rounds.sent_takes.setdefault(uuid, SentTake()).add(result.sent)
         lasts = after is None or drifted(monotonic() - began) < after
         if quorum.agrees(answers, *GRANTED) and lasts:
             if after is not None or self._persist(name, uuid, number, until):
@@ -240,12 +236,14 @@ class TakeExecutor:
 
     def _undo(self, name: str, uuid: str, number: str) -> None:
         """Leave nothing of a try: what was given is given back at once, the rest is queued."""
-        sent = self._rounds.sent_takes.pop(uuid)
-        given, left = sent.sent - sent.silent, set(sent.silent)
-        if given:
-            result = self._rounds.once(given, self._rounds.drop(name, uuid, number))
-            left |= given - result.answers.keys()
-        self._rounds.undo_queue.add(left, self._rounds.drop(name, uuid, number, tombstone=True))
+        rounds = self._rounds
+        take, drop = rounds.sent_takes.pop(uuid), rounds.drop(name, uuid, number)
+        tombstone = rounds.drop(name, uuid, number, tombstone=True)
+        given = take.given()
+        result = rounds.once(given, drop)
+        for i in take.requests.keys() - result.answers.keys():
+            sent = (result.sent[i],) if i in result.silent else take.requests[i]
+            rounds.undo_queue.add_when_answered(i, sent, drop, tombstone)
 
 
 def _holder(reply: Reply) -> str | None:

@@ -116,7 +116,7 @@ def test_the_lowest_versions_are_those_that_are_tried() -> None:
 # ---------------------------------------------------------------- what is used though it is private
 
 
-@pytest.mark.parametrize(("extra", "name"), [("gcs", "urllib3")])
+@pytest.mark.parametrize(("extra", "name"), [("gcs", "urllib3"), ("valkey", "valkey")])
 def test_the_next_major_version_is_not_allowed(extra: str, name: str) -> None:
     allowed = requirements(extra)[name].specifier
     assert not [major for major in ("3.0", "7.0", "8.0") if major in allowed]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
 from math import inf
-from types import MappingProxyType
 from typing import Final
 
 from lockclient.model.clocks import Deadline
@@ -16,9 +14,10 @@ from lockclient.stores.requests import RequestState
 from lockclient.stores.valkey import errors, lua_scripts
 from lockclient.stores.valkey.keys import LATE_REQUEST_S, milliseconds
 from lockclient.stores.valkey.voting.quorum import Quorum
-from lockclient.stores.valkey.voting.undo_queue import UndoQueue
+from lockclient.stores.valkey.voting.undo_queue import UndoQueue, is_granted
 from lockclient.stores.valkey.wire.broadcast import Broadcast, Enough, Round
 from lockclient.stores.valkey.wire.connection import Command, Reply
+from lockclient.stores.valkey.wire.server import Sent
 from lockclient.threads.backoff import Backoff
 
 ROUND_TIMEOUT_S: Final = 2.0
@@ -31,17 +30,26 @@ ROUND_PAUSES_S: Final = (0.02, 0.02, 0.3)
 """Seconds between two rounds when there are too few votes."""
 
 
-@dataclass(frozen=True, slots=True)
 class SentTake:
-    """What is known of a lock that this process took.
+    """What this process has sent to each server that may give one uuid a lock there."""
 
-    Attributes:
-        sent: the servers that were sent a take of it, and did not say that they refuse it.
-        silent: those of them that have not answered it.
-    """
+    def __init__(self) -> None:
+        self.requests: dict[int, tuple[Sent, ...]] = {}
 
-    sent: frozenset[int]
-    silent: frozenset[int]
+    def add(self, requests: Mapping[int, Sent]) -> None:
+        for i, request in requests.items():
+            self.requests[i] = (*self.requests.get(i, ()), request)
+
+    def given(self) -> set[int]:
+        """Return the servers that have answered that they give it."""
+        return {i for i, sent in self.requests.items() if any(map(is_granted, sent))}
+
+    def is_in_flight(self, i: int) -> bool:
+        return any(request.answer is None for request in self.requests.get(i, ()))
+
+    def is_unanswered(self, i: int) -> bool:
+        """Tell whether a take may still arrive there, though nobody waits for its answer."""
+        return any(request.unanswered for request in self.requests.get(i, ()))
 
 
 class Rounds:
@@ -82,18 +90,18 @@ class Rounds:
         sending: RequestState,
         deadline: Deadline,
         enough: Enough,
-        silent: set[int] | None = None,
+        silent: dict[int, Sent] | None = None,
         early: Enough | None = None,
         settled: float | None = None,
-        instead: Mapping[int, Command] = MappingProxyType({}),
+        instead: Callable[[int], Command | None] | None = None,
     ) -> dict[int, Reply]:
         """Ask all servers, and those that have not answered again, until there are enough votes.
 
         For what may be sent twice to a server. `silent` is told those of which an earlier sending
         was never answered. With `early` each round waits for all whom it asks, until that holds.
         With `settled` each round forgets what the one before was told, and after so many rounds
-        the answers of a majority are enough whatever they say: see `read`. Some servers may be
-        asked something else `instead`.
+        the answers of a majority are enough whatever they say: see `read`. With `instead` each
+        server is asked what that returns; None: it is not asked in this round.
         """
         answers: dict[int, Reply] = {}
         pauses, rounds, together = Backoff(*ROUND_PAUSES_S), 0, early or enough
@@ -103,12 +111,16 @@ class Rounds:
             sending.in_flight = True
             if settled is not None:
                 answers.clear()
-            commands = {i: instead.get(i, command) for i in self.all if i not in answers}
+            commands = {
+                i: asked
+                for i in self.all
+                if i not in answers and (asked := instead(i) if instead else command) is not None
+            }
             until = deadline.within(0.0, ROUND_TIMEOUT_S)
             result = self.servers.ask(commands, until, lambda new: together({**answers, **new}))
             answers.update(result.answers)
             if silent is not None:
-                silent |= result.silent
+                silent |= {i: result.sent[i] for i in result.silent}
             rounds += 1
             if enough(answers) or (
                 settled is not None and rounds >= settled and self.is_majority(answers)

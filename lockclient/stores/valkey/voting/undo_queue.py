@@ -3,8 +3,8 @@
 A take that came to nothing, a release, a withdrawal: what a majority has confirmed counts. But each
 server that was sent the take may have done it, or may do it yet, and three such keys of three dead
 acquisitions would block a name on five servers. So what undoes it is queued for each of them, with
-a tombstone for what arrives after that. For a server that was sent nothing, nothing is queued: a
-queue does not grow while its server is down.
+a tombstone where the take was never answered and so may arrive after that. For a server that was
+sent nothing, nothing is queued: a queue does not grow while its server is down.
 
 If the process ends before that, what is left stands on that server until it expires, or until who
 takes the lock finds that it is stale (`TakeExecutor._purge_stale`).
@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
 
 from lockclient.model.clocks import Deadline
+from lockclient.stores.valkey.voting.quorum import GRANTED
 from lockclient.stores.valkey.wire.broadcast import Broadcast
-from lockclient.stores.valkey.wire.connection import Command
+from lockclient.stores.valkey.wire.connection import Command, Reply
+from lockclient.stores.valkey.wire.server import Sent
 from lockclient.threads import scheduler
 from lockclient.threads.log_queue import get_logger
 from lockclient.threads.pool import WorkerPool
@@ -46,7 +48,9 @@ class UndoQueue:
     def __init__(self, servers: Broadcast) -> None:
         self._servers = servers
         self._pending: list[OrderedDict[Command, None]] = [OrderedDict() for _ in servers.all]
+        self._awaited: set[Sent] = set()
         self._running: set[int] = set()
+        self._overflowed: set[int] = set()
         self._pauses_s = [_RETRY_PAUSE_S] * len(servers.all)
         self._workers = WorkerPool("undo", len(servers.all))
 
@@ -57,10 +61,32 @@ class UndoQueue:
             pending[command] = None
             if len(pending) > _MAX_PENDING:
                 pending.popitem(last=False)
-                if len(pending) == _MAX_PENDING:
-                    where = self._servers.endpoints[i]
-                    log.warning("%s was owed too much: some of it stays until it expires.", where)
+                if i not in self._overflowed:
+                    self._overflowed.add(i)
+                    log.warning(
+                        "%s: more than %d pending deletions; the oldest were dropped. Their keys "
+                        "expire by themselves.",
+                        *(self._servers.endpoints[i], _MAX_PENDING),
+                    )
             self.run(i)
+
+    def add_when_answered(
+        self, i: int, requests: Sequence[Sent], drop: Command, tombstone: Command
+    ) -> None:
+        """Have what a server was sent undone when all of it is answered, or never will be.
+
+        A take that was answered can't arrive any more, so that it needs no tombstone.
+        """
+        waiting = next((request for request in requests if request.answer is None), None)
+        if waiting is not None:
+            self._awaited.add(waiting)
+            waiting.then(partial(self.add_when_answered, i, requests, drop, tombstone))
+            return
+        if any(request.unanswered for request in requests):
+            self.add({i}, tombstone)
+        elif any(map(is_granted, requests)):
+            self.add({i}, drop)
+        self._awaited.difference_update(requests)
 
     def run(self, i: int) -> None:
         """Begin with a server's queue, unless that is under way: also as a server comes back."""
@@ -72,29 +98,29 @@ class UndoQueue:
         pending, refused, done = self._pending[i], 0, False
         try:
             while len(pending) > refused < _MAX_REFUSALS and self._servers.reachable(i):
-                command = next(iter(pending))
+                command, _ = pending.popitem(last=False)  # atomic: `add` runs meanwhile
                 result = self._servers.ask({i: command}, Deadline.after(_TIMEOUT_S), bool)
                 failure = result.failures.get(i)
                 if i in result.answers or (failure is not None and failure.foreign_key):
-                    pending.pop(command, None)  # what is no lock there, is none of ours to undo
                     done = True
-                elif i in result.silent:
+                    continue
+                pending[command] = None  # at the end: what is refused holds up nothing behind it
+                refused += 1
+                if i in result.silent:
                     break
-                else:  # what it refuses holds up nothing behind it
-                    refused += 1
-                    if command in pending:
-                        pending.move_to_end(command)
         finally:
             self._running.discard(i)
-        pause = _RETRY_PAUSE_S if done else min(2 * self._pauses_s[i], _MAX_RETRY_PAUSE_S)
-        self._pauses_s[i] = pause
-        if pending and not self._servers.closed:  # out of reach, it goes on as it comes back
-            scheduler.shared.after(pause, partial(self.run, i))
+            pause = _RETRY_PAUSE_S if done else min(2 * self._pauses_s[i], _MAX_RETRY_PAUSE_S)
+            self._pauses_s[i] = pause
+            if pending and not self._servers.closed:  # out of reach, it goes on as it comes back
+                scheduler.shared.after(pause, partial(self.run, i))
 
     def drain(self, seconds: float) -> None:
         """Wait until all is done that can be, but not longer than that."""
         deadline, servers = Deadline.after(seconds), self._servers
-        while any(self._pending[i] for i in servers.all if servers.reachable(i)):
+        while self._awaited or any(
+            self._pending[i] or i in self._running for i in servers.all if servers.reachable(i)
+        ):
             if deadline.expired():
                 return
             time.sleep(0.005)
@@ -104,8 +130,13 @@ class UndoQueue:
         for i, pending in enumerate(self._pending):
             if pending:
                 log.warning(
-                    "%s may keep locks that were let go of (%d), until they expire or are seen to "
-                    "be over by who takes them: it was not done before the store was closed.",
+                    "%s: %d deletions were not confirmed before the store was closed; their keys "
+                    "expire, or the next taker of the lock deletes them.",
                     *(self._servers.endpoints[i], len(pending)),
                 )
         self._workers.close()
+
+
+def is_granted(request: Sent) -> bool:
+    """Tell whether a server said that it gives its vote."""
+    return isinstance(request.answer, Reply) and request.answer.kind in (*GRANTED, "given")

@@ -1,1 +1,1 @@
-"""Talking to the servers: connections, pool, broadcast, pub/sub, RESP."""
+"""Talking to the servers: connections, workers, broadcast, pub/sub."""

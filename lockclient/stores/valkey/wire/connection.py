@@ -1,9 +1,4 @@
-"""Connection to one server: opened, identified by its process, and asked scripts.
-
-By sockets of the standard library and libvalkey's parser: clients and pools send again what nobody
-answered, and hide from which process an answer came. What is not known of a request, here decides
-who counts the votes.
-"""
+"""Connection to one process of a server's, by valkey-py: identified, with deadlines and a bound."""
 
 from __future__ import annotations
 
@@ -13,18 +8,29 @@ import ssl
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+import valkey.connection
+from libvalkey import pack_command
+from valkey._parsers.libvalkey import NOT_ENOUGH_DATA, _LibvalkeyParser
+from valkey.backoff import NoBackoff
+from valkey.exceptions import InvalidResponse, ValkeyError
+from valkey.retry import Retry
+
 from lockclient.model.clocks import Deadline
 from lockclient.stores.valkey import errors
 from lockclient.stores.valkey.keys import KeyNames, milliseconds, number_of
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.lua_scripts import SETTLE, Script
-from lockclient.stores.valkey.wire.resp import AnswerReader, packed
 
 CONNECT_TIMEOUT_S = 1.0
-"""Seconds that a server has to let a client in."""
-MIN_SEND_S = 0.05
+"""Seconds that all addresses of a server's name have together to accept a connection, and seconds
+for each answer until the server is identified."""
+ANSWER_TIMEOUT_S: Final = 2.0
+"""Seconds after which a request counts as unanswered, and its connection is closed."""
+_MIN_TIMEOUT_S: Final = 0.001
+_MIN_SEND_S: Final = 0.05
 """Seconds that there are to send a request in any case."""
-_READ_BYTES = 65536
+_MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of one answer: twice what the longest one has, a hundred locks that say all they may."""
 
 
 class Command(NamedTuple):
@@ -57,15 +63,70 @@ class Vouched(NamedTuple):
     kept: bool | None = None
 
 
-class ServerUnusable(Exception):
-    """This server can't be used now, though it may have been reached: why is its `failure`."""
+class ServerUnusable(ValkeyError):
+    """This server can't be used now, though it may have been reached: why is its `failure`.
+
+    It is a `ValkeyError`, because after any other exception in its hook valkey-py leaves the socket
+    open.
+    """
 
     def __init__(self, failure: errors.VoteFailure) -> None:
         super().__init__(failure.reason)
         self.failure = failure
 
 
-class Connection:
+class _Parser(_LibvalkeyParser):
+    """valkey-py's parser, with a deadline for the whole answer and a bound on its bytes."""
+
+    parse_error = staticmethod(errors.server_error)
+
+    until = Deadline(0.0)
+    _unfinished = 0
+
+    def on_connect(self, connection: valkey.connection.Connection, **how: Any) -> None:
+        super().on_connect(connection, **how)
+        self.until = Deadline.after(CONNECT_TIMEOUT_S)
+
+    def has_answer(self) -> bool:
+        """Read what has come; tell whether an answer is complete, which is read next then."""
+        while self._next_response is NOT_ENOUGH_DATA:
+            self._next_response = self._reader.gets()
+            if self._next_response is NOT_ENOUGH_DATA and not self.read_from_socket(0, False):
+                return False
+        self._unfinished = 0
+        return True
+
+    def read_from_socket(self, timeout: float | None = None, raise_on_timeout: bool = True) -> bool:
+        """Read what has come; valkey-py gives no timeout in the middle of an answer."""
+        sock = self._sock
+        if timeout is None:
+            timeout = max(_MIN_TIMEOUT_S, self.until.remaining())
+        try:
+            sock.settimeout(timeout)
+            number = sock.recv_into(self._buffer)
+        except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):
+            if raise_on_timeout:
+                raise TimeoutError from None
+            return False
+        if not number:
+            raise ConnectionResetError("the connection was closed by server")
+        self._unfinished += number
+        if self._unfinished > _MAX_ANSWER_BYTES:
+            raise InvalidResponse("its answer does not end")
+        self._reader.feed(bytes(memoryview(self._buffer)[:number]))
+        return True
+
+    def has_rest(self) -> bool:
+        """Tell whether more has come than was read."""
+        return bool(self._reader.has_data())
+
+    def read_response(self, disable_decoding: bool = False) -> Any:
+        response = super().read_response(disable_decoding)
+        self._unfinished = 0
+        return response
+
+
+class Connection(valkey.connection.Connection):
     """A connection to one process of a server's.
 
     Attributes:
@@ -74,28 +135,16 @@ class Connection:
         quarantine_s: seconds after which it votes; 0: it does.
         version: the server's name and version.
         is_reader: this user may send no script, so that it calls functions, which only read.
-        fd: the connection's file descriptor.
     """
 
-    def __init__(self, location: ValkeyLocation, endpoint: str) -> None:
-        self.run_id = ""
-        self.durable = False
-        self.quarantine_s = 0.0
-        self.version = ""
-        self.is_reader = False
-        self._location, self._terms = location, location.config_fingerprint
-        self._reader = AnswerReader()
-        self._socket = _open_socket(location, endpoint)
-        self.fd = self._socket.fileno()
-        self._poll = select.poll()
-        self._poll.register(self.fd, select.POLLIN)
-        if location.password is not None:
-            user = () if location.user is None else (location.user,)
-            try:
-                self.command("AUTH", *user, location.password)
-            except BaseException:
-                self.close()
-                raise
+    run_id = ""
+    durable = False
+    quarantine_s = 0.0
+    version = ""
+    is_reader = False
+    location: ValkeyLocation
+    poll: select.poll
+    _parser: _Parser
 
     def identify(self, keys: KeyNames, vouched: Vouched) -> None:
         """Find out which process this is, and see to it that it votes when it may.
@@ -114,9 +163,9 @@ class Connection:
         self.version = f"Valkey {valkey}" if valkey else f"Redis {info.get('redis_version')}"
         aof = "1" if info.get("aof_enabled") == "1" else "0"
         args = (
-            *(self.run_id, self._terms, aof),
+            *(self.run_id, self.location.config_fingerprint, aof),
             *("" if vouched.kept is None else str(int(vouched.kept)), str(int(vouched.idle))),
-            milliseconds(self._location.longest),
+            milliseconds(self.location.longest),
         )
         try:
             answer = self.ask(Command(SETTLE, (keys.server,), args))
@@ -125,7 +174,7 @@ class Connection:
                 raise
             answer = self._look(keys, info.get("master_replid2", "").strip("0"))
         if answer.kind == "terms":
-            raise ServerUnusable(errors.config_mismatch(answer.rest[0], self._location))
+            raise ServerUnusable(errors.config_mismatch(answer.rest[0], self.location))
         self.quarantine_s = int(answer.rest[0]) / 1000
         self.durable = answer.rest[1] == b"1"
 
@@ -139,7 +188,7 @@ class Connection:
         run, terms, at, kept, replid2 = self.command(
             "HMGET", keys.server, "run", "terms", "votes_at", "kept", "replid2"
         )
-        if run is not None and terms != self._terms.encode():
+        if run is not None and terms != self.location.config_fingerprint.encode():
             return Reply("terms", [terms or b""])
         if run != self.run_id.encode() or past not in ("", (replid2 or b"").decode().strip("0")):
             raise ServerUnusable(errors.VoteFailure(errors.UNSETTLED))
@@ -149,30 +198,23 @@ class Connection:
 
     # ------------------------------------------------------------ asking
 
+    def fileno(self) -> int:
+        assert self._sock is not None
+        return self._sock.fileno()
+
     def command(self, *words: str) -> Any:
         """Send a command and wait for its answer."""
-        until = self.send_words(*words)
-        while not (answers := self._answer()):
-            self._await_more(until)
-        return answers[0]
+        until = Deadline.after(CONNECT_TIMEOUT_S)
+        self.send_words(words, until)
+        return self._answer(until)
 
     def ask(self, command: Command) -> Reply:
-        """Send a script and wait for its answer."""
+        """Send a script and wait for its answer, before the server is identified."""
         until = Deadline.after(CONNECT_TIMEOUT_S)
         self.send(command, until)
-        while (reply := self.read(command, until)) is None:
-            self._await_more(until)
+        reply = self.read(command, until)
+        assert reply is not None
         return reply
-
-    def _await_more(self, until: Deadline) -> None:
-        if not self._poll.poll(1000 * until.remaining()):
-            raise TimeoutError("no answer in time")
-
-    def send_words(self, *words: str) -> Deadline:
-        """Send a command; return until when it is to be answered."""
-        until = Deadline.after(CONNECT_TIMEOUT_S)
-        self._send(packed(words), until)
-        return until
 
     def send(self, command: Command, until: Deadline, *, whole: bool = False) -> None:
         """Send a script: by its name, or `whole`, or as a function that was loaded there, if it is
@@ -181,80 +223,101 @@ class Connection:
         first = ("EVAL", script.source) if whole else ("EVALSHA", script.sha)
         if self.is_reader and script.function:
             first = ("FCALL_RO", script.function)
-        told = (self.run_id, self._terms) if script.votes else ()
+        told = (self.run_id, self.location.config_fingerprint) if script.votes else ()
         words = (*first, str(len(keys)), *keys, *told, *args)
-        self._send(packed(words if script.sha else (script.source, *keys, *args)), until)
+        self.send_words(words if script.sha else (script.source, *keys, *args), until)
 
-    def _send(self, data: bytes, until: Deadline) -> None:
-        try:
-            sent = self._socket.send(data)
-        except (BlockingIOError, ssl.SSLWantWriteError):
-            sent = 0
-        if sent < len(data):
-            self._socket.settimeout(max(MIN_SEND_S, until.remaining()))
-            self._socket.sendall(data[sent:])
-            self._socket.settimeout(0)
-
-    def receive(self) -> list[Any]:
-        """Return the answers of which the last part has come by now; errors are among them."""
-        try:
-            # A record of TLS is 16 kB at most: none of it is left where nobody polls for it.
-            data = self._socket.recv(_READ_BYTES)
-        except (BlockingIOError, ssl.SSLWantReadError):
-            return []
-        if not data:
-            raise ConnectionResetError("the connection was closed by server")
-        return self._reader.read(data)
-
-    def _answer(self) -> list[Any]:
-        """Return the one answer that is waited for; none: it is not all there yet."""
-        answers = self.receive()
-        if len(answers) > 1:
-            raise errors.MalformedReply("it sent an answer to no request")
-        if answers and isinstance(answers[0], errors.ErrorReply):
-            raise answers[0]
-        return answers
+    def send_words(self, words: tuple[str, ...], until: Deadline) -> None:
+        """Send a command."""
+        assert self._sock is not None
+        self._sock.settimeout(max(_MIN_SEND_S, until.remaining()))
+        self.send_packed_command([packed(words)], check_health=False)
 
     def read(self, command: Command, until: Deadline) -> Reply | None:
-        """Return the answer, as far as something has come; None: it is not all there yet.
+        """Return the answer; None: the deadline was over before, and not all of it has come.
 
         A script that the server does not know by its name it is sent whole (a restart and
-        `SCRIPT FLUSH` make it forget), once more until that deadline.
+        `SCRIPT FLUSH` make it forget).
         """
+        waits = not until.expired()
+        if not waits and not self._parser.has_answer():
+            return None
         try:
-            answers = self._answer()
+            reply = self._answer(until)
         except errors.UnknownScript:
             self.send(command, until, whole=True)
-            return None
-        if not answers:
-            return None
-        reply = answers[0]
+            if not waits:
+                return None
+            reply = self._answer(until)
         return Reply(reply[0].decode(), reply[1:]) if command.script.sha else DONE
+
+    def _answer(self, until: Deadline) -> Any:
+        self._parser.until = until
+        return self.read_response()
+
+    def receive(self) -> list[Any]:
+        """Return the messages that have begun to arrive; errors are raised."""
+        messages = []
+        while self.can_read(0):
+            messages.append(self._answer(Deadline.after(CONNECT_TIMEOUT_S)))
+        return messages
+
+    def has_ended(self) -> bool:
+        """Tell whether an idle connection was closed, or something came that was not asked for."""
+        return bool(self.poll.poll(0)) or self._parser.has_rest()
 
     def close(self) -> None:
         """Close it. What was sent may still be done."""
-        self._socket.close()
+        self.disconnect()
 
 
-def _open_socket(location: ValkeyLocation, endpoint: str) -> socket.socket:
-    """Return a socket that is connected, to be polled: with a time limit each call is two."""
+class _TlsConnection(valkey.connection.SSLConnection, Connection):
+    """The same over TLS: valkey-py wraps the socket."""
+
+
+def connected(location: ValkeyLocation, endpoint: str) -> Connection:
+    """Return a connection whose user is let in; it is not identified yet.
+
+    Raises:
+        errors.ErrorReply: the server does not accept the user.
+        errors.Unanswered: it was not reached.
+    """
     host, _, port = endpoint.rpartition(":")
     host = host.strip("[]")
-    opened = socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S)
+    addresses = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+    how: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "username": location.user,
+        "password": location.password,
+        "parser_class": _Parser,
+        "retry": Retry(NoBackoff(), 0),
+        "socket_connect_timeout": CONNECT_TIMEOUT_S / len(addresses),
+        "socket_timeout": CONNECT_TIMEOUT_S,
+        "lib_name": None,
+        "lib_version": None,
+    }
+    if location.tls:
+        files = {
+            "ssl_ca_certs": location.cacert,
+            "ssl_certfile": location.cert,
+            "ssl_keyfile": location.key,
+        }
+        connection: Connection = _TlsConnection(ssl_check_hostname=True, **files, **how)
+    else:
+        connection = Connection(**how)
+    connection.location, connection.poll = location, select.poll()
+    connection.connect()
+    connection.poll.register(connection.fileno(), select.POLLIN)
+    return connection
+
+
+def packed(words: tuple[str, ...]) -> bytes:
+    """Return a command as it is sent."""
     try:
-        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if location.tls:
-            context = ssl.create_default_context()
-            if location.cacert is not None:
-                context.load_verify_locations(location.cacert)
-            if location.cert is not None:
-                context.load_cert_chain(location.cert, location.key)
-            opened = context.wrap_socket(opened, server_hostname=host)
-        opened.settimeout(0)
-    except BaseException:
-        opened.close()
-        raise
-    return opened
+        return pack_command(words)
+    except UnicodeEncodeError:  # a lone surrogate
+        return pack_command(tuple(word.encode(errors="replace") for word in words))
 
 
 def _unusable(info: Mapping[str, str]) -> str:

@@ -17,7 +17,7 @@ from lockclient.stores.protocol import WatchEvent
 from lockclient.stores.valkey import errors
 from lockclient.stores.valkey.keys import number_of
 from lockclient.stores.valkey.wire.broadcast import Broadcast
-from lockclient.stores.valkey.wire.connection import Connection
+from lockclient.stores.valkey.wire.connection import CONNECT_TIMEOUT_S, Connection, connected
 from lockclient.stores.valkey.wire.turns import Waiter, Waiters
 from lockclient.stores.valkey.wire.wakeup import WakeUp
 from lockclient.threads import scheduler
@@ -159,8 +159,8 @@ class PubSub:
         connections = {}
         for subscriber in self._subscribers:
             if (connection := subscriber.connection) is not None:
-                connections[connection.fd] = subscriber, connection
-                poll.register(connection.fd, select.POLLIN)
+                connections[connection.fileno()] = subscriber, connection
+                poll.register(connection.fileno(), select.POLLIN)
         for fd, _ in poll.poll(1000 * _RECONNECT_PAUSE_S / 2):
             if fd in connections:
                 subscriber, connection = connections[fd]
@@ -224,7 +224,7 @@ class _Subscriber:
             return
         try:
             if connection is None:
-                connection = Connection(self._servers.location, self._endpoint)
+                connection = connected(self._servers.location, self._endpoint)
                 self.connection, self._last_message_at = connection, monotonic()
             self._prove(connection)
             for command, channels in (
@@ -233,14 +233,18 @@ class _Subscriber:
             ):
                 patterns = channels & {self._all}
                 if channels - patterns:
-                    connection.send_words(command, *channels - patterns)
+                    self._send(connection, command, *channels - patterns)
                 if patterns:
-                    connection.send_words(f"P{command}", *patterns)
+                    self._send(connection, f"P{command}", *patterns)
             self._subscribed = set(wanted)
             self.confirmed &= self._subscribed
             self._interrupted &= self._subscribed
-        except (errors.Unanswered, errors.ErrorReply) as error:
+        except errors.FAILED as error:
             self._disconnected(error)
+
+    @staticmethod
+    def _send(connection: Connection, *words: str) -> None:
+        connection.send_words(words, Deadline.after(CONNECT_TIMEOUT_S))
 
     def _prove(self, connection: Connection) -> None:
         """See to it that the server has said something lately, or fail: a connection that was cut
@@ -257,7 +261,7 @@ class _Subscriber:
             self._proof_asked_at = now
             channel = next(iter(self._subscribed))
             command = "PSUBSCRIBE" if channel == self._all else "SUBSCRIBE"
-            connection.send_words(command, channel)
+            self._send(connection, command, channel)
         elif self._proof_asked_at is not None and now > self._proof_asked_at + _PROOF_TIMEOUT_S:
             raise TimeoutError("it says nothing any more")
 
@@ -267,14 +271,12 @@ class _Subscriber:
         self._last_message_at, self._proof_asked_at = monotonic(), None
         try:
             for answer in connection.receive():
-                if isinstance(answer, errors.ErrorReply):
-                    raise answer
                 words, channel, *_, payload = answer
                 kind, channel = words.decode().removeprefix("p"), channel.decode(errors="replace")
                 if kind == "subscribe":
                     kind = self._confirmed(channel)
                 messages.append((kind, channel, payload if isinstance(payload, bytes) else b""))
-        except (errors.Unanswered, errors.ErrorReply) as error:
+        except errors.FAILED as error:
             self._disconnected(error)
         return messages
 

@@ -1,0 +1,352 @@
+"""One server: its idle connections, its workers, and why it has no vote.
+
+A server that failed is absent from all rounds until a worker has reached it again, so that one that
+hangs costs each program one wait, and not each of its requests. Workers open connections, so that
+a name that is not found, a network that swallows, or a slow server delays no other server.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from lockclient.model.clocks import Deadline, monotonic
+from lockclient.stores.valkey import errors
+from lockclient.stores.valkey.errors import VoteFailure
+from lockclient.stores.valkey.keys import KeyNames
+from lockclient.stores.valkey.location import ValkeyLocation
+from lockclient.stores.valkey.wire.connection import (
+    ANSWER_TIMEOUT_S,
+    Command,
+    Connection,
+    Reply,
+    ServerUnusable,
+    Vouched,
+    connected,
+)
+from lockclient.threads import scheduler
+from lockclient.threads.log_queue import get_logger
+from lockclient.threads.pool import WorkerPool
+
+log = get_logger(__name__)
+
+SLOW_CONNECT_S: Final = 2.0
+"""Seconds in which a server has to let a client in, a few answers: as long as one round lasts."""
+_STUCK_CONNECT_S: Final = 0.5
+"""Seconds after which no round waits any more for a connection to that server."""
+_FIRST_PROBE_PAUSE_S, _MAX_PROBE_PAUSE_S = 0.05, 1.0
+"""Seconds between two tries to reach a server again."""
+_SAME_MOMENT_S: Final = 2.0
+"""Seconds by which two answers may differ that tell of the same moment from which one votes."""
+QUARANTINE_REASON: Final = (
+    "it is new to this keyspace, or was emptied, or restarted and may have forgotten locks"
+)
+NOTHING_VOUCHED: Final = Vouched()
+_MAX_WORKERS: Final = 8
+_MAX_IDLE_CONNECTIONS: Final = 16
+"""Connections that are kept for the next request."""
+
+Answer = Reply | VoteFailure
+
+
+class Sent:
+    """A request that was sent to one server.
+
+    Attributes:
+        answer: what came of it; None: nothing yet.
+    """
+
+    def __init__(self) -> None:
+        self.answer: Answer | None = None
+        self._callbacks = deque[Callable[[], object]]()
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether it may be done yet, though nobody waits for its answer any more."""
+        return isinstance(self.answer, VoteFailure) and self.answer.unanswered
+
+    def end(self, answer: Answer) -> None:
+        """Note the answer, then call back."""
+        self.answer = answer
+        self._call_back()
+
+    def then(self, callback: Callable[[], object]) -> None:
+        """Call back once there is an answer, or none will come: maybe at once."""
+        # One side appends, then reads the answer; the other sets the answer, then reads the
+        # callbacks. So at least one of them sees the other, and `popleft` is atomic.
+        self._callbacks.append(callback)
+        if self.answer is not None:
+            self._call_back()
+
+    def _call_back(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._callbacks.popleft()()
+
+
+class Server:
+    """One server; safe to share between threads.
+
+    Args:
+        i: its place in the URL.
+        location: which servers there are.
+        keys: the names of the keys.
+        owners: by the run ids of processes, through which server of the URL each was reached.
+        on_back: called when the server can be reached again.
+
+    Attributes:
+        failure: why it has no vote, since it can't be asked; None: it can.
+        closed: nothing is kept any more.
+    """
+
+    def __init__(
+        self,
+        i: int,
+        location: ValkeyLocation,
+        keys: KeyNames,
+        owners: dict[str, int],
+        on_back: Callable[[], object],
+    ) -> None:
+        self.failure: VoteFailure | None = None
+        self.closed = False
+        self.endpoint = location.endpoints[i]
+        self.workers = WorkerPool("server", _MAX_WORKERS)
+        self._i, self._location, self._keys = i, location, keys
+        self._owners = owners
+        self._on_back = on_back
+        self._idle = deque[Connection]()
+        self._connecting: dict[object, float] = {}  # since when
+        self._run_id = ""
+        self._durable = True
+        self._quarantine_ends: float | None = None  # by this machine's wall clock
+        self._down_since: float | None = None
+        self._probing: dict[str, object] = {}
+
+    # ------------------------------------------------------------ asking
+
+    def read_ready(self, command: Command, connection: Connection, sent: Sent) -> None:
+        """Note the answer, if all of it has come."""
+        self._note(command, connection, sent, Deadline(0.0))
+
+    def read_late(
+        self, command: Command, connection: Connection, sent: Sent, until: Deadline
+    ) -> None:
+        """Have a worker wait for an answer that a round waits for no more."""
+        self.workers.submit(partial(self._note, command, connection, sent, until))
+
+    def ask(self, command: Command, connection: Connection, sent: Sent) -> None:
+        """Send a command and wait for its answer; called by a worker."""
+        until = Deadline.after(ANSWER_TIMEOUT_S)
+        try:
+            connection.send(command, until)
+        except errors.Unanswered as error:
+            self.note_unanswered(connection, sent, error)
+        else:
+            self._note(command, connection, sent, until)
+
+    def _note(self, command: Command, connection: Connection, sent: Sent, until: Deadline) -> None:
+        try:
+            reply = connection.read(command, until)
+            if reply is None:
+                return
+            answer: Answer = self._judged(command, reply)
+        except errors.ErrorReply as error:
+            answer = errors.classify(error)
+        except errors.Unanswered as error:
+            self.note_unanswered(connection, sent, error)
+            return
+        # One key that another program has, or that this user may not touch, is no reason to ask
+        # the server nothing else.
+        if isinstance(answer, VoteFailure) and answer.by_connection:
+            self.mark_failed(answer, connection)
+        else:
+            self.give_back(connection)
+        sent.end(answer)
+
+    def note_unanswered(self, connection: Connection, sent: Sent, error: Exception) -> None:
+        """Note that a connection broke, or that 2 s passed: what was sent by it may be done."""
+        failure = errors.classify(error)._replace(unanswered=True)
+        self.mark_failed(failure, connection)
+        sent.end(failure)
+
+    def _judged(self, command: Command, reply: Reply) -> Answer:
+        """Return an answer that counts, or why it does not."""
+        seconds = int(reply.rest[0]) / 1000 if reply.kind == "waits" else 0.0
+        # More than the longest wait: its clock was ahead, and has come back since.
+        if reply.kind in ("empty", "another") or seconds > 1.02 * self._location.longest:
+            reason = "it was emptied, or is new to this keyspace"
+            return VoteFailure(reason, by_connection=True)
+        if seconds or command.script.votes:  # what needs no vote tells nothing of it
+            self._note_quarantine(seconds)
+        if seconds:
+            return VoteFailure(f"{QUARANTINE_REASON}: it votes in {seconds:.0f} s")
+        if reply.kind == "terms":
+            return errors.config_mismatch(reply.rest[0], self._location)
+        return reply
+
+    # ------------------------------------------------------------ connections
+
+    def borrow_idle(self) -> Connection | None:
+        """Return an idle connection; None: a worker has to open one."""
+        with suppress(IndexError):
+            while True:
+                connection = self._idle.pop()
+                if not connection.has_ended():
+                    return connection
+                connection.close()
+                self._disown()  # who is there now is yet to be seen
+        return None
+
+    def give_back(self, connection: Connection) -> None:
+        self._idle.append(connection)  # first, so that who closes all finds it
+        if self.closed or len(self._idle) > _MAX_IDLE_CONNECTIONS:
+            with suppress(IndexError):
+                self._idle.pop().close()
+
+    def is_stuck(self) -> bool:
+        """Tell whether a connect has been pending for so long that no round should wait for it."""
+        now = monotonic()
+        return any(now - since > _STUCK_CONNECT_S for since in [*self._connecting.values()])
+
+    def connect(self) -> Connection | None:
+        """Return a new connection for a round; None: the server has failed."""
+        connecting = object()
+        self._connecting[connecting] = monotonic()
+        try:
+            return self.open()
+        except ServerUnusable as refusal:
+            self.mark_failed(refusal.failure)
+            return None
+        finally:
+            del self._connecting[connecting]
+
+    def open(self, vouched: Vouched = NOTHING_VOUCHED) -> Connection:
+        """Return a new connection to the server.
+
+        Raises:
+            ServerUnusable: there is none, or none to a server that gives locks.
+        """
+        began = monotonic()
+        try:
+            connection = connected(self._location, self.endpoint)
+            try:
+                connection.identify(self._keys, vouched)
+                if (took := monotonic() - began) > SLOW_CONNECT_S:  # so would be its answers
+                    reason = f"it is slow: it took {took:.1f} s to let us in"
+                    raise ServerUnusable(VoteFailure(reason))
+                new = self._own(connection)
+            except BaseException:
+                connection.close()
+                raise
+        except errors.FAILED as error:
+            raise ServerUnusable(errors.classify(error, self._location)) from error
+        if not connection.durable and new:
+            log.warning(
+                "%s may forget what it has answered, as nobody vouches that it keeps it "
+                "(clustermutex vouch --kept): after a restart it gives no locks for %.0f s.",
+                *(self.endpoint, self._location.longest),
+            )
+        self._note_quarantine(connection.quarantine_s)
+        return connection
+
+    def _own(self, connection: Connection) -> bool:
+        """Note which process is there; return whether it is another one than before."""
+        run_id = connection.run_id
+        other = self._owners.setdefault(run_id, self._i)
+        if other != self._i:
+            reason = f"it is the same server as {self._location.endpoints[other]}"
+            raise ServerUnusable(VoteFailure(reason, permanent=True))
+        new, self._run_id = self._run_id != run_id, run_id
+        self._durable = connection.durable
+        return new
+
+    def _disown(self) -> None:
+        """Note that another process may be there by now, and the one that was there elsewhere."""
+        if self._owners.get(self._run_id) == self._i:
+            self._owners.pop(self._run_id, None)
+
+    # ------------------------------------------------------------ failures
+
+    def mark_failed(self, failure: VoteFailure, connection: Connection | None = None) -> None:
+        """The server failed: until it is reached again, it is absent."""
+        if connection is not None:
+            connection.close()
+        self.failure = failure
+        self._disown()
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
+        self._schedule_probe(_FIRST_PROBE_PAUSE_S)
+
+    def _schedule_probe(self, pause: float) -> None:
+        """Have the server probed after a pause, unless it will be anyway."""
+        token = object()
+        if not self.closed and self._probing.setdefault("probe", token) is token:
+            probe = partial(self.workers.submit, partial(self._probe, pause))
+            scheduler.shared.after(pause, probe)
+
+    def _probe(self, pause: float) -> None:
+        """Try to reach the server again, for as long as it takes."""
+        self._probing.clear()  # first: a failure from now on schedules another one
+        if self.closed:
+            return
+        again: float | None = min(2 * pause, _MAX_PROBE_PAUSE_S)
+        try:
+            connection = self.open()
+            again = None
+        except ServerUnusable as refusal:
+            self.failure = refusal.failure
+            if self._down_since is None and pause >= _MAX_PROBE_PAUSE_S:  # not for a hiccup
+                self._down_since = monotonic()
+                log.warning("%s has no vote (%s); retrying.", self.endpoint, refusal.failure.reason)
+            return
+        finally:
+            if again is not None:  # whatever kept it: else it would stay absent for ever
+                self._schedule_probe(again)
+        self.give_back(connection)
+        self.failure = None
+        if self._down_since is not None:
+            passed = monotonic() - self._down_since
+            self._down_since = None
+            log.warning("%s can be reached again after %.1f s.", self.endpoint, passed)
+        self._on_back()
+
+    def _note_quarantine(self, seconds: float) -> None:
+        """Note that the server votes in so many seconds, and log it once."""
+        if not seconds:
+            self._quarantine_ends = None
+            return
+        at = time.time() + seconds
+        if at > (self._quarantine_ends or 0.0) + _SAME_MOMENT_S:
+            self._quarantine_ends = at
+            log.warning("%s has no vote for %.0f s: %s.", self.endpoint, seconds, QUARANTINE_REASON)
+
+    # ------------------------------------------------------------ for people
+
+    @property
+    def may_forget(self) -> bool:
+        """Whether nobody vouches that the server, as it was last met, keeps what it answers."""
+        return not self._durable
+
+    def reason_without_vote(self) -> str:
+        """Return why the server has no vote, by what was last seen; empty: it has one."""
+        if (failure := self.failure) is not None:
+            return failure.reason
+        if self._owners.get(self._run_id) != self._i:
+            return "it has not been reached yet"
+        if self._quarantine_ends is None:
+            return ""
+        votes_from = time.strftime("%H:%M:%S UTC", time.gmtime(self._quarantine_ends))
+        return f"{QUARANTINE_REASON}; it votes from {votes_from} on"
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.closed = True
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
+        self.workers.close()
