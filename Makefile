@@ -76,14 +76,16 @@ wire:
 rules:
 	$(PYTHON) -m tests.deploy.operator_rules
 
-# What docs, man page and completions say of the command's help, and docs of the library's
-# docstrings; tests say when it is out of date.
+# The pages of docs/ that are made from the command's help and the library's docstrings; tests say
+# when they are out of date.
 reference: $(STAMP)
 	$(BIN)/python -m reference.commands docs/command.md
 	$(BIN)/python -m reference.api
-	$(BIN)/python -m reference.man_page
-	for shell in bash zsh fish; do \
-		$(BIN)/clustermutex completion $$shell >packaging/completions/clustermutex.$$shell; done
+
+# Wheel and source package in dist/. The latter has a man page and completions in packaging/.
+dist: $(STAMP)
+	$(BIN)/python -m reference.packaging packaging
+	$(BIN)/python -m build
 
 # The runbook as the dashboard serves it; a test says when it is out of date.
 runbook: $(STAMP)

@@ -153,8 +153,6 @@ def test_its_figures_are_right(busy: Stack) -> None:
         "Locks B": 1,
         "Waiters A": 1,
         "Waiters B": 1,
-        "Auto-unlocks, 24 h A": 1,
-        "Unlockers A": 1,
         "Past their alert now A": 0.1,
     }.items():
         wait_until(lambda name=name, least=least: at_least(name, least), what=name)  # type: ignore[misc]

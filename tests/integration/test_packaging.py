@@ -10,13 +10,14 @@ import pytest
 
 import clustermutex
 import lockclient
-from reference import man_page
+from lockclient.cli.group import group
+from lockclient.cli.setup.completion import SHELLS
+from reference import packaging
 from tests.support.processes import BIN, run_to_end
 from tests.support.wheel import build, build_wheel
 from tests.unit.house.test_requirements import EXTRAS
 
 CHECKOUT = Path(__file__).parents[2]
-COMPLETIONS = CHECKOUT / "packaging" / "completions"
 CONSTRAINTS = CHECKOUT / "constraints.txt"
 
 
@@ -25,20 +26,18 @@ def test_the_library_is_had_by_the_package_s_name() -> None:
         assert getattr(clustermutex, name) is getattr(lockclient, name)
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completions_are_those_that_the_command_prints(shell: str) -> None:
-    """`python -m lockclient` is the command, by its name."""
-    done = run_to_end(sys.executable, "-m", "lockclient", "completion", shell)
-    assert (COMPLETIONS / f"clustermutex.{shell}").read_text() == done.stdout
-
-
-def test_the_man_page_says_what_help_says() -> None:
-    """`make reference` writes it."""
-    assert man_page.PAGE.read_text(encoding="utf-8") == man_page.text()
+def test_the_files_for_distributions_are_what_the_command_says(tmp_path: Path) -> None:
+    """That a shell can read its completion is shown in test_command_completion."""
+    packaging.write(tmp_path)
+    for shell in SHELLS:
+        printed = run_to_end(sys.executable, "-m", "lockclient", "completion", shell).stdout
+        assert (tmp_path / f"clustermutex.{shell}").read_text() == printed
+    page = (tmp_path / "clustermutex.1").read_text(encoding="utf-8")
+    assert all(f'.SS "clustermutex {name}"'.replace("-", "\\-") in page for name in group.commands)
 
 
 def test_both_distributions_are_built_without_a_warning(tmp_path: Path) -> None:
-    """Of setuptools; that bytes are not compiled is said of our environment. The page is theirs."""
+    """A warning of setuptools; that bytes are not compiled is due to our environment."""
     done = build(tmp_path)
     said = [
         line
@@ -53,7 +52,7 @@ def test_both_distributions_are_built_without_a_warning(tmp_path: Path) -> None:
     with tarfile.open(archive) as sources:
         names = {name.partition("/")[2] for name in sources.getnames()}
     assert {
-        *("packaging/completions/clustermutex.bash", "packaging/clustermutex.1"),
+        *("packaging/clustermutex.bash", "packaging/clustermutex.1"),
         *("docs/guide.md", "CHANGELOG.md"),
     } <= names
 

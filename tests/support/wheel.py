@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from reference import packaging
 from tests.support.processes import run_to_end
 
 CHECKOUT = Path(__file__).parents[2]
@@ -21,6 +22,7 @@ def build(folder: Path, *kinds: str) -> subprocess.CompletedProcess[str]:
     Not in the checkout, where `build/` would stay: what is deleted here would be installed from it.
     """
     shutil.copytree(CHECKOUT, folder / "sources", ignore=_LEFT_OUT)
+    packaging.write(folder / "sources" / "packaging")
     where = ("--outdir", folder, folder / "sources")
     return run_to_end(sys.executable, "-m", "build", "--no-isolation", *kinds, *where)
 

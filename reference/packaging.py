@@ -1,16 +1,25 @@
-"""packaging/clustermutex.1, made of the help texts: `make reference` writes it."""
+"""Writes the files for distributions, which the source package contains: `make dist` calls it.
+
+    python -m reference.packaging FOLDER
+
+writes the man page, from the help texts, and the completions of three shells.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from click.testing import CliRunner
+
+from lockclient.cli.group import group
+from lockclient.cli.setup.completion import SHELLS
 from reference.commands import ALL, texts
 
-PAGE = Path(__file__).parents[1] / "packaging" / "clustermutex.1"
 _HEAD = r"""
-.\" Made by `make reference`.
+.\" Made by `make dist`.
 .TH CLUSTERMUTEX 1 "" "ClusterMutex" "User Commands"
 .SH NAME
 clustermutex \- distributed locks that people can see and trust
@@ -27,8 +36,17 @@ _TAIL = r"""
 """
 
 
-def text() -> str:
-    """Return what the page should hold."""
+def write(folder: Path) -> None:
+    """Write the man page and the completions into a folder, which is made if needed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "clustermutex.1").write_text(man_page(), encoding="utf-8")
+    for shell in SHELLS:
+        printed = CliRunner().invoke(group, ["completion", shell], catch_exceptions=False).output
+        (folder / f"clustermutex.{shell}").write_text(printed, encoding="utf-8")
+
+
+def man_page() -> str:
+    """Return the man page as roff."""
     return "".join([_HEAD.lstrip(), *_sections(), _TAIL.lstrip()])
 
 
@@ -48,4 +66,4 @@ def _quoted(said: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(text(), encoding="utf-8")
+    write(Path(sys.argv[1]))
