@@ -24,7 +24,8 @@ from lockclient.stores.requests import Remove, RequestState
 from lockclient.stores.service_protocol import Batch, Kind, Tickets, WaitQueue
 from lockclient.threads.pool import WorkerPool
 
-MAX_POLLS_IN_FLIGHT = 4
+MAX_POLLS_IN_FLIGHT = 32
+"""Polls of held locks at once: with answers after 50 ms, 1,280 locks are polled in two seconds."""
 
 
 class RequestExecutor(Protocol):

@@ -23,6 +23,7 @@ Unanswered = (
 )
 """Exceptions of a try that nobody has answered."""
 
+NO_ANSWER: Final = "no answer"
 TOO_MANY_REQUESTS = 429
 """Too many requests, or more than one write a second to an object: a pause, and nothing else."""
 RETRYABLE_STATUSES = (TOO_MANY_REQUESTS, 408, 500, 502, 503, 504)
@@ -77,7 +78,7 @@ def failure_text(error: Exception | int, answer: HttpAnswer | None = None) -> st
         return f"HTTP status {error}: {_message(answer)}"
     assert isinstance(error, Exception), "a status has an answer"
     if isinstance(error, requests.ReadTimeout | urllib3.exceptions.ReadTimeoutError):
-        return "no answer"
+        return NO_ANSWER
     if isinstance(error, requests.ConnectTimeout):
         return "no connection in time"
     text = str(error)

@@ -18,8 +18,8 @@ nothing is written over it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import sha256
@@ -46,6 +46,19 @@ _MAX_METADATA_BYTES: Final = 6 * 1024
 _SHORTENED_CHARS: Final = 100
 """Characters of each text where there are too many: lists show no more of it."""
 _SHORTENED_FIELDS: Final = ("thread", "reason", "identity", "process", "client")
+
+
+@contextmanager
+def _google_s_resource() -> Iterator[None]:
+    """Raise a StoreError if the body finds no version or time in a resource."""
+    try:
+        yield
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise StoreError(
+            "What answered for the bucket named no generation, metageneration or timeCreated of an "
+            "object: it is no Google Cloud Storage. See STORAGE_EMULATOR_HOST, and what stands "
+            "between."
+        ) from error
 
 
 class Version(NamedTuple):
@@ -80,13 +93,8 @@ class Version(NamedTuple):
         Raises:
             StoreError: it has none.
         """
-        try:
+        with _google_s_resource():
             return cls(int(resource["generation"]), int(resource["metageneration"]))
-        except (KeyError, ValueError, TypeError) as error:
-            raise StoreError(
-                "What answered for the bucket named no generation and metageneration of an object: "
-                "it is no Google Cloud Storage. See STORAGE_EMULATOR_HOST, and what stands between."
-            ) from error
 
 
 class ObjectNames(SegmentNames):
@@ -141,13 +149,19 @@ class ObjectState:
 
     @classmethod
     def from_resource(cls, resource: Mapping[str, Any]) -> ObjectState:
-        """Read it from the API's JSON."""
-        return cls(
-            Version.from_resource(resource),
-            resource.get("metadata") or {},
-            int(resource.get("size", 0)),
-            datetime.fromisoformat(resource["timeCreated"].replace("Z", "+00:00")).timestamp(),
-        )
+        """Read it from the API's JSON.
+
+        Raises:
+            StoreError: it lacks what each object of Google's has.
+        """
+        with _google_s_resource():
+            created_at = datetime.fromisoformat(resource["timeCreated"].replace("Z", "+00:00"))
+            return cls(
+                Version.from_resource(resource),
+                resource.get("metadata") or {},
+                int(resource.get("size", 0)),
+                created_at.timestamp(),
+            )
 
     @property
     def uuid(self) -> str | None:

@@ -12,7 +12,7 @@ from lockclient.stores.outcomes import Done
 from lockclient.stores.requests import Push, RequestState, Take
 from lockclient.stores.service_protocol import ServiceStore
 from tests.contract.asking import NAME, holder
-from tests.support.bucket.server import Asked, BucketServer, Fault
+from tests.support.bucket.server import DROP, Asked, BucketServer, Fault
 from tests.support.locks import PATIENCE, ask, has, take
 from tests.support.processes import wait_until
 
@@ -83,6 +83,17 @@ def test_it_is_told_for_what_it_is(
     first, last = (record.getMessage() for record in ours)
     assert "asks us to slow down (HTTP status 429: " in first
     assert "takes requests again after" in last
+
+
+def test_a_network_that_fails_afterwards_is_told_for_what_it_is(
+    server: BucketServer, store: ServiceStore
+) -> None:
+    uuid, token = take(store)
+    server.fault("PATCH", 429)
+    server.fault("PATCH", DROP, times=1000)
+    with pytest.raises(StoreUnavailable, match="the connection was closed") as told:
+        ask(store, Push(NAME, uuid, Stamps(250.0, 350.0), token), 1.0)
+    assert not told.value.busy
 
 
 def test_a_conflict_that_does_not_end_is_an_outage(

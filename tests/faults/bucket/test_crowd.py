@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 
 from lockclient import AsyncClusterMutex
+from lockclient.model.clocks import monotonic
+from lockclient.stores.protocol import WatchTarget
 from lockclient.stores.service_protocol import ServiceStore
-from tests.support.bucket.server import BucketServer
+from tests.support.bucket.server import Asked, BucketServer
 from tests.support.processes import wait_until
 
 CROWD = 200
+POLLED = 24
+"""Held locks of which no poll is answered before the last one has come."""
 
 
 def test_a_crowd_costs_no_other_lock(server: BucketServer, store: ServiceStore) -> None:
@@ -39,3 +44,20 @@ def test_a_crowd_costs_no_other_lock(server: BucketServer, store: ServiceStore) 
     wait_until(lambda: not store.background.unfinished(), what="the clean-up")
     assert server.counted("PATCH", "locks/cold") >= 4
     assert not any(name in server.bucket.names() for name in ("locks/cold", "locks/free"))
+
+
+def test_many_held_locks_are_polled_at_once(server: BucketServer, store: ServiceStore) -> None:
+    """So a loss is noticed as soon with hundreds of them as with one."""
+    arrived: list[float] = []
+
+    def wait_for_all(_: Asked) -> None:
+        arrived.append(monotonic())
+        wait_until(lambda: len(arrived) >= POLLED, what="the other polls")
+
+    server.trouble = wait_for_all
+    with ExitStack() as watches:
+        for number in range(POLLED):
+            watch = store.watch(WatchTarget(f"lock-{number}"), 1, lambda _: None)
+            watches.callback(watch.close)
+        wait_until(lambda: len(arrived) >= POLLED, what="all polls")
+    assert max(arrived) - min(arrived) < 6.0  # each of them is given up after 2 s

@@ -11,7 +11,7 @@ from lockclient.stores.requests import Take
 from lockclient.stores.service_protocol import ServiceStore
 from tests.contract.asking import holder
 from tests.support.bucket.server import Answer, Asked, BucketServer
-from tests.support.locks import ask, soon
+from tests.support.locks import ask, soon, take
 
 
 class TestCost:
@@ -117,6 +117,21 @@ class TestErrors:
         with ClusterMutex("x", store=store):
             server.instead = without_reason
             assert ClusterMutex("x", store=store).acquire(blocking=False) is None
+
+    @pytest.mark.parametrize("lacks", ["generation", "metageneration", "timeCreated"])
+    def test_an_object_without_a_version_or_a_time_is_none_of_google_s(
+        self, server: BucketServer, store: ServiceStore, lacks: str
+    ) -> None:
+        take(store)
+
+        def incomplete(asked: Asked) -> Answer | None:
+            said = json.loads(server.by_rules(asked).body)
+            said.pop(lacks, None)
+            return Answer(200, json.dumps(said).encode()) if asked.method == "GET" else None
+
+        server.instead = incomplete
+        with pytest.raises(StoreError, match=f"{lacks}.* no Google Cloud Storage"):
+            ask(store, Take(holder()))
 
     def test_a_page_of_somebody_else_s_is_no_answer(
         self, server: BucketServer, store: ServiceStore

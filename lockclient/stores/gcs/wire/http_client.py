@@ -105,6 +105,7 @@ class HttpClient:
         """
         pauses, max_timeout_s = Backoff(*_RETRY_PAUSES_S), FIRST_TRY_TIMEOUT_S
         last, busy, renewed = "the time was up before it was asked", "", False
+        timeout = max_timeout_s
         while True:
             if not self._time_left(deadline, sending):
                 sending.in_flight = False  # whoever has handed it over may have said otherwise
@@ -135,7 +136,8 @@ class HttpClient:
             last = errors.failure_text(failure, answer)
             if failure == errors.TOO_MANY_REQUESTS:
                 busy = last  # it is there, though a later try may have too little time to hear so
-            elif not busy:
+            elif not (busy and timeout < max_timeout_s and last == errors.NO_ANSWER):
+                busy = ""
                 self._log_outage(last)
             if call.once and sending.ambiguous:
                 raise self._unanswered(last, busy, unknown=True)

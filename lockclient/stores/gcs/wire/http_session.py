@@ -7,7 +7,7 @@ makes them the same.
 
 Of urllib3 one thing is not public here, `_new_conn`, which makes a connection's socket: it has no
 public way to have TLS begin with the time that connecting has left. So pyproject.toml has it below
-its next major version, and `tests/unit/stores/test_private_names.py` says what breaks without.
+its next major version, and `tests/unit/house/test_requirements.py` says what breaks without.
 """
 
 from __future__ import annotations
