@@ -75,7 +75,8 @@ class CallQueue(DaemonThread):
         self._make(self._queue.get)
 
     def _make(self, next_call: Callable[[], Callable[[], object]]) -> None:
-        with suppress(BaseException):  # also a handler's `SystemExit`
+        # Any other exception ends this thread, which `DaemonThread` starts again.
+        with suppress(Exception, KeyboardInterrupt, SystemExit):
             next_call()()
         if dropped := len(self._dropped):
             for _ in range(dropped):
