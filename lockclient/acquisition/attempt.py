@@ -43,25 +43,25 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 CLEAN_UP = 1.0
-"""Seconds that an `acquire` that was too late waits for its clean-up, which goes on without it."""
+"""Seconds that an `acquire` without success waits for its withdrawal, which goes on without it."""
 PROMPT = 0.3
-"""Seconds that a request whose caller has gone may take before it counts as lost."""
+"""Seconds after which the request of a caller that has gone counts as unanswered."""
 LOOK_INTERVAL = 60.0
-"""Seconds after which a waiter looks for itself, in case a watch lied."""
+"""Seconds after which a waiter reads its position, in case a watch missed something."""
 RIVAL_INTERVAL = 1.0
-"""Seconds after which it is looked whether a process of the same identity still lives."""
+"""Seconds after which a waiter checks whether a process of its identity still lives."""
 
 
 class GivenUp(Exception):
-    """Nobody waits for this acquisition any more."""
+    """No caller waits for this acquisition any more."""
 
 
 class Attempt:
-    """One call of `acquire`: it comes to a `holding`, or leaves nothing.
+    """One call of `acquire`: it ends with a `holding`, or leaves nothing.
 
     Args:
         store: where the lock lives.
-        acquisition: its engine.
+        acquisition: its state machine.
         inbox: makes an inbox of the driver's kind.
         make_holding: makes the `Holding` of an acquired lock.
         begun: when it began.
@@ -80,7 +80,7 @@ class Attempt:
         self.store = store
         self.holding: Holding | None = None
         self.observation: Observation | None = None
-        """Tells the program's instruments of it, if there are any."""
+        """Notifies the program's instruments, if there are any."""
         self._acquisition = acquisition
         self._make_inbox = inbox
         self._make_holding = make_holding
@@ -95,9 +95,9 @@ class Attempt:
         self._over = False
 
     def steps(self) -> Steps[bool]:
-        """Do what the engine says to its end; return whether the lock is held.
+        """Do what the state machine says to its end; return whether the lock is held.
 
-        However short the time is, there is time for one answer: a lock that is free is had.
+        Even without time one answer is waited for: a lock that is free is acquired.
 
         Raises:
             StoreUnavailable: the store did not answer by the deadline, or was never there.
@@ -121,9 +121,9 @@ class Attempt:
                     step = self._acquisition.begin(Now.read())
                     continue
                 if self._answered and isinstance(step, TakeOrQueue) and self._deadline.expired():
-                    break  # no ticket only to be taken back
+                    break  # no ticket only to withdraw it
                 if isinstance(step, GetPosition) and step.left_at is not None:
-                    # Likely the head of the line from now on: listen first, then look.
+                    # Likely the head of the queue from now on: watch first, then look.
                     self._listen(WatchTarget(self._acquisition.name), 0)
                 sending = self._acquisition.sending
                 assert sending is not None
@@ -165,12 +165,12 @@ class Attempt:
     def _unanswered(self, error: StoreUnavailable) -> Step | None:
         """Return the next step after no answer; None if the time is up. Or raise the error.
 
-        A store that was never there is an error even to who would wait for ever; one that goes away
-        while we wait is a pause, and so is one that is there and takes no more at the moment.
+        A store that never answered is an error, even without a time limit. One that becomes
+        unreachable during the wait is a pause, and so is one that is busy.
         """
         begun_at = self._begun.monotonic
         if self._answered:
-            if self._deadline.expired():  # the caller's time was up: the store may be there
+            if self._deadline.expired():  # the store may be reachable
                 return None
         elif error.refused:  # by all, and the caller's own time is up
             raise error
@@ -182,12 +182,12 @@ class Attempt:
         return self._acquisition.again(Now.read())
 
     def _wait(self, wait: Wait) -> Steps[Step | None]:
-        """Wait for what the engine waits for; return its next step, None if the time is up."""
+        """Wait for the target's next event; return the next step, None if the time is up."""
         if self._report is None:
             self._report = WaitReport(self._acquisition.name, self._begun.monotonic)
             self._warn_of_own_lock()
         inbox = self._listen(wait.target, 0 if wait.from_now else wait.revision)
-        if self._given_up:  # there was no inbox to tell it to
+        if self._given_up:  # `let_go` may have found no inbox
             raise GivenUp
         until = min(Deadline.after(min(wait.seconds, LOOK_INTERVAL)), self._deadline)
         while True:
@@ -208,7 +208,7 @@ class Attempt:
     def _next_event(
         self, inbox: Inbox, until: Deadline, report: WaitReport
     ) -> Steps[WatchEvent | None]:
-        """Return the next event in the inbox; None: that moment has come, or its rival has gone."""
+        """Return the next event in the inbox; None: the moment has come, or the rival ended."""
         while True:
             longest = RIVAL_INTERVAL if self._acquisition.rival else math.inf
             timeout = min(until.remaining(), report.due_at.remaining(), longest)
@@ -273,7 +273,7 @@ class Attempt:
     # ------------------------------------------------------------ giving up, from any thread
 
     def let_go(self) -> None:
-        """Leave nothing: nobody waits any more for what another thread may still do."""
+        """Leave nothing: the caller does not wait for what another thread may still do."""
         # First the flag, then what may wait for it: `steps` does it the other way round.
         self._given_up = True
         sending, inbox = self._acquisition.sending, self._inbox
@@ -282,18 +282,18 @@ class Attempt:
         if inbox is not None:
             inbox.put(WatchEvent(0, gap=True))
         if not self._over:
-            # Most likely it is answered in a moment, and then nothing can arrive late any more.
+            # Most likely the request in flight is answered in a moment; then none can arrive late.
             scheduler.shared.after(PROMPT, self._if_not_over)
         elif self.holding is not None:
             self._leave_nothing()
 
     def _if_not_over(self) -> None:
-        """Leave nothing of what is known now; at the end, what came of the rest is seen to."""
+        """Withdraw by what is known now; at its end the driver withdraws by the rest."""
         if not self._over:
             self._leave_nothing()
 
     def _leave_nothing(self) -> None:
-        # First the flag, then the clean-up: a try that begins after that has looked is not sent.
+        # First the flag, then the withdrawal: a try that begins later sees it and is not sent.
         if (sending := self._acquisition.sending) is not None:
             sending.abandoned = True
         if self.holding is not None:

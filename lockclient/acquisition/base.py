@@ -259,7 +259,7 @@ class BaseMutex(Generic[Held]):
             queue=limit > 0,
             lease_ready=store.has_ticket_lease(waiters),
             own=own,
-            line=store.can.queue,
+            has_queue=store.can.queue,
         )
         attempt = Attempt(store, acquisition, inbox, self._holding_of, now, limit)
         attempt.observation = observation

@@ -1,13 +1,13 @@
 """The life of one acquisition, without I/O: wait, hold, push, lose, release.
 
-Whoever drives it (threads, asyncio) does what a step says and comes back with what happened:
+Its driver, a thread or an event loop, does what a step says and reports what happened:
 
     step = acquisition.begin(now)
     Request  → send `acquisition.sending`, then `answered(outcome, now)`, or if nobody answers
                perhaps `again(now)`
     Wait     → watch its target, then `woken(event, now)`; None: its time is up
-    Acquired → the lock is had
-    Busy     → somebody else has it, and the caller did not want to wait
+    Acquired → the lock is held
+    Busy     → another holder has it, and the caller does not wait
     UsedUp   → begin with a new uuid: this one had the lock already, and lost it
 
 Its states are values of `State`; `_AFTER` says the same as code:
@@ -18,7 +18,7 @@ Its states are values of `State`; `_AFTER` says the same as code:
     reclaiming   Reclaim      Taken: held · Refused: queueing, or Busy
     queueing     TakeOrQueue  Taken: held · Queued: waiting, or claiming as the head
     waiting      a watch      the one ahead has gone: looking · the holder has: claiming
-    looking      GetPosition  Position: waiting, claiming, or queueing again; without a line:
+    looking      GetPosition  Position: waiting, claiming, or queueing again; without a queue:
                               pausing, or taking
     claiming     Claim        Taken: held · Refused: waiting, or queueing again
     pausing      a pause      its end: looking · a hint: taking
@@ -27,9 +27,9 @@ Its states are values of `State`; `_AFTER` says the same as code:
 
 A Refused whose uuid is spent, and a NotHolder, mean UsedUp in all of them.
 
-The line: a waiter watches the ticket ahead of it, and the head of the line watches the holder, so
-that one release wakes one waiter. A watch only wakes; the transaction decides. Where the store
-keeps no line each waiter looks for itself, less and less often.
+A waiter watches the ticket ahead of it, and the head of the queue watches the holder, so that one
+release wakes one waiter. A watch only wakes; the transaction decides. Where the store keeps no
+queue, each waiter polls, less and less often.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ log = get_logger(__name__)
 
 SHORT_QUEUE = 32
 """Tickets in a queue up to which a waiter's watch begins from now; see `attempt`."""
-_WITHOUT_LINE = (0.2, 1.0, 30.0)
-"""Seconds between two looks where there is no line: soon at first, as most locks are held for a
-moment only."""
+_POLL_S = (0.2, 1.0, 30.0)
+"""Seconds between two polls where there is no queue, see `Backoff`: soon at first, as most locks
+are held for a moment only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,21 +101,21 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Acquired:
-    """The lock is had."""
+    """The lock is held."""
 
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """The lock was not had: `holder` (a uuid) has it, or None if only a line stands before it."""
+    """The lock was not acquired: `holder` (a uuid) has it, or None if only waiters are ahead."""
 
     holder: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class UsedUp:
-    """This uuid had the lock and lost it before that was known here: go on with a new one.
+    """This uuid had the lock and lost it before its process knew: go on with a new one.
 
-    A uuid is used for one acquisition, ever: else the record of its removal would tell of two.
+    A uuid is used for one acquisition, ever: else its removal record would mean two.
     """
 
 
@@ -147,17 +147,17 @@ class State(Enum):
 class Acquisition:
     """One acquisition of one lock.
 
-    The lock is ours as long as the store has confirmed stamps whose time has not run out, counted
-    from before the request was sent. It is lost when somebody else's write or that time says so,
+    The lock is held as long as the store has confirmed stamps whose time has not run out, counted
+    from before the request was sent. It is lost when another client's write or that time says so,
     and then for ever.
 
     Args:
-        holder: what is to be written; its times are renewed for each request.
+        holder: the record to write; each request renews its times.
         runtime: how its stamps are made.
-        queue: whether to get in line if the lock is not free.
+        queue: whether to wait if the lock is not free.
         lease_ready: whether a ticket costs no extra request, so that the first one may queue.
-        own: uuids of locks that this very process holds: they are taken over by nobody in it.
-        line: whether the store keeps a line. Without one, to queue is to look from time to time.
+        own: uuids of locks that this process holds: none of its acquisitions takes them over.
+        has_queue: whether the store keeps a queue. Without one, to wait is to poll.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class Acquisition:
         queue: bool,
         lease_ready: bool = False,
         own: Container[str | None] = (),
-        line: bool = True,
+        has_queue: bool = True,
     ) -> None:
         self._facts = holder
         self.name = holder.name
@@ -189,11 +189,11 @@ class Acquisition:
         self._queue = queue
         self._lease_ready = lease_ready
         self._own = own
-        self._pauses = None if line else Backoff(*_WITHOUT_LINE)
+        self._pauses = None if has_queue else Backoff(*_POLL_S)
         self._ticket_revision = 0
         self._short_queue = False
         self._awaited: WatchTarget | None = None
-        self._late = False  # something of an earlier request may still be out there
+        self._late = False  # an earlier request may still be in flight
         self._sent_at = 0.0
         self._confirmed_at = -math.inf
         """Monotonic time at which the last request was sent that the store confirmed as ours."""
@@ -209,7 +209,7 @@ class Acquisition:
     def begin(self, now: Now) -> Step:
         """Return the first request."""
         if self._queue and self._lease_ready and self._tried_identity:
-            return self._get_in_line(now)
+            return self._join_queue(now)
         return self._ask(Take(self._stamped(now)), now)
 
     def anew(self, uuid: str) -> Acquisition:
@@ -278,9 +278,9 @@ class Acquisition:
         return self._late
 
     def abandon(self) -> Withdraw | None:
-        """Return what leaves nothing of this acquisition behind; None if there can be nothing.
+        """Return the request that withdraws this acquisition; None if it can have left nothing.
 
-        After a plain refusal there is nothing, so that a try that fails costs no request more.
+        A plain refusal leaves nothing, so that a try that fails costs no further request.
         """
         self._releasing = True
         sending = self.sending
@@ -333,7 +333,7 @@ class Acquisition:
         if not self._tried_identity and outcome.holder is not None:
             self._tried_identity = True
             return self._ask(Read(self.name), now)
-        return self._get_in_line(now) if self._queue else Busy(outcome.holder)
+        return self._join_queue(now) if self._queue else Busy(outcome.holder)
 
     def _same_identity(self, seen: ReadResult, now: Now) -> Step:
         """Take over from the holder if it has our identity and is not certainly alive."""
@@ -351,8 +351,8 @@ class Acquisition:
             ours = False
         if previous is None or not ours or self._lives(previous):
             self.rival = previous if ours else None
-            if self._queue:  # whoever stands in line already, keeps its place
-                return self._look(now) if self._ticket_revision else self._get_in_line(now)
+            if self._queue:  # a waiter with a ticket keeps its place
+                return self._look(now) if self._ticket_revision else self._join_queue(now)
             return Busy(None if previous is None else previous.uuid)
         log.warning(
             "Taking %r over from %s: the identity is the same. Live processes on different "
@@ -366,7 +366,7 @@ class Acquisition:
     def _lives(self, other: Holder) -> bool:
         return other.uuid in self._own or provably_runs(other.process)
 
-    def _get_in_line(self, now: Now) -> Step:
+    def _join_queue(self, now: Now) -> Step:
         if self._pauses is not None:
             return self._pause(self._pauses)
         holder = self._stamped(now)
@@ -386,7 +386,7 @@ class Acquisition:
             self.name,
             extra=naming(self),
         )
-        return self._get_in_line(now)
+        return self._join_queue(now)
 
     def _stand(self, place: Queued | Position, now: Now) -> Step:
         """Wait for the ticket ahead, as the head for the holder, or claim if there is neither."""
@@ -415,7 +415,7 @@ class Acquisition:
         return self._ask(look, now)
 
     def _ask(self, request: Request, now: Now) -> Request:
-        if self.sending is not None:  # the only one who knows of it is about to be forgotten
+        if self.sending is not None:  # the only record of it is about to be replaced
             self._late = self.may_be_out_there
         self.sending, self._sent_at = RequestState(request, late=self._late), now.monotonic
         self.state = _ASKING[type(request)]
@@ -440,13 +440,13 @@ class Acquisition:
         return Push(self.name, self.uuid, self._runtime.stamps(now.wall), self._written_at)
 
     def pushed(self, push: Push, outcome: Outcome, sent_at: float) -> bool:
-        """Take note of a push's outcome; False: push again, by what is known now.
+        """Note a push's outcome; False: push again, by what is known now.
 
         `sent_at` is the monotonic time before it was sent.
         """
         if isinstance(outcome, Conflict):
-            # Another push of ours (a task's and keepalive's), or somebody else's hand: what it
-            # wrote, nobody has promised us.
+            # Another push of ours (a task's and keepalive's), or another client's: no answer has
+            # confirmed what it wrote.
             self._written_at = max(self._written_at, outcome.revision)
             return False
         if isinstance(outcome, Done):
@@ -483,42 +483,41 @@ class Acquisition:
         return self.loss
 
     def observed(self, event: WatchEvent) -> None:
-        """Take note of an event of the lock's uuid."""
+        """Note an event of the lock's uuid."""
         if not self._releasing and event.uuid != self.uuid:
             self._lose_to(event.uuid, None)
 
     def saw(self, seen: ReadResult) -> None:
-        """Take note of what stands in the store for the lock."""
+        """Note what the store has for the lock."""
         uuid = None if seen.holder is None else seen.holder.uuid
         if not self._releasing and uuid != self.uuid:
             self._lose_to(uuid, seen.removal, seen.holder)
 
     def put_off(self, monotonic: float) -> None:
-        """A push was not answered: no hot loop shall wait for another one until then.
+        """Put off the next push after one without an answer: no hot loop waits for another.
 
-        But never beyond the deadline: then it is lost, and whoever asks must hear that.
+        But never beyond the deadline: then the lock is lost, and the caller must hear that.
         """
         self.quiet_until = min(monotonic, self.deadline)
 
     def keep_pace(self, pace: float, answered_at: float) -> None:
-        """No push is to follow within `pace` seconds of what was answered then.
+        """Allow no push within `pace` seconds of an answer, so that two never arrive closer.
 
-        Counted from the answer, two never arrive closer to each other, however long each is on its
-        way. But four times in the expected runtime one may go: who pushes in time is not to be
-        alerted on in between, though one of them be late.
+        But four pushes in the expected runtime are allowed: so a holder that pushes in time is not
+        alerted on, though one push be late.
         """
         rest = answered_at + min(pace, self._runtime.expected / 4)
         self.quiet_until = min(max(self.quiet_until, rest), self.deadline)
 
     def release(self) -> Unlock:
-        """Return the request that gives the lock back; its outcome goes to `released`."""
+        """Return the request that unlocks; a `NotHolder` goes to `released`."""
         self._releasing = True
         return Unlock(self.name, self.uuid)
 
     def released(self, outcome: NotHolder) -> None:
-        """Take note that the unlock found it gone.
+        """Note that the unlock found the lock gone.
 
-        Without a removal record after a second sending that means that the first one did it.
+        After a second sending, without a removal record, the first sending has unlocked it.
         """
         if not (outcome.resent and outcome.removal is None):
             self._lose_to(outcome.holder, outcome.removal)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -57,8 +58,9 @@ def test_who_waits_says_why_and_when_it_is_over(
         wait_until(lambda: len(said(caplog, "Waiting")) == 3, what="each to say it")
         texts = said(caplog, "Waiting for the lock 'x' for ")
         for text in texts:
-            who = f"it is held by {socket.gethostname()}, pid {os.getpid()}, for 'totals', since "
-            assert who in text
+            where = re.escape(socket.gethostname())
+            who = rf"it is held by {where}, pid {os.getpid()}, for 'totals', since "
+            assert re.match(rf"Waiting for the lock 'x' for \d+ s now; {who}", text)
         holder.release()
     wait_until(lambda: len(said(caplog, "Got the lock 'x' after ")) == 3, what="each to have it")
 
