@@ -1,8 +1,9 @@
-"""The documents: links lead somewhere, docs/api.md has all that is public, each promise a test."""
+"""The documents: links lead somewhere, no page repeats another, each promise has a test."""
 
 from __future__ import annotations
 
 import re
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,42 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert target.exists(), link
             if anchor and target.suffix == ".md":
                 assert anchor in anchors(target), link
+
+
+# ---------------------------------------------------------------- their length
+
+GENERATED = {"api.md", "command.md"}
+MOST_WORDS = 24_000
+RUN, MOST_SHARED = 7, 5
+"""Of so many words in a row, so many may be the same in two pages."""
+
+
+def prose(path: Path) -> str:
+    """Return a page's text without its code and tables."""
+    text = re.sub(
+        r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
+    return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("|"))
+
+
+def runs(path: Path) -> set[tuple[str, ...]]:
+    """Return the runs of seven words in a page's prose."""
+    words = re.findall(r"[\w'-]+", prose(path).lower())
+    return {tuple(words[start : start + RUN]) for start in range(len(words) - RUN + 1)}
+
+
+PAGES = [path for path in sorted((CHECKOUT / "docs").glob("*.md")) if path.name not in GENERATED]
+
+
+def test_the_pages_stay_short() -> None:
+    assert sum(len(prose(page).split()) for page in PAGES) <= MOST_WORDS
+
+
+def test_a_fact_stands_once_and_other_pages_link_to_it() -> None:
+    found = {page.name: runs(page) for page in [*PAGES, CHECKOUT / "README.md"]}
+    for (one, here), (other, there) in combinations(found.items(), 2):
+        shared = {" ".join(words) for words in here & there}
+        assert len(shared) <= MOST_SHARED, f"{one} and {other} share {sorted(shared)}"
 
 
 # ---------------------------------------------------------------- docs/api.md
