@@ -13,7 +13,7 @@ from lockclient.acquisition.held_lock import BaseHeldLock, OnLost
 from lockclient.acquisition.ownership import current_owner, for_on_lost, taken_here
 from lockclient.acquisition.steps import Steps, ThreadInbox, drive
 from lockclient.acquisition.with_statement import LEFT, Exit, Statement, entering
-from lockclient.errors import ClusterMutexError, LockLost, LockNotHeld
+from lockclient.errors import ClusterMutexError, LockLost, LockNotHeld, StoreUnavailable
 from lockclient.model.clocks import Duration, require_timeout
 from lockclient.model.holder import Holder
 from lockclient.model.ticket import Ticket
@@ -92,7 +92,12 @@ class HeldLock(BaseHeldLock, AsksStore):
         """
         if force or self._push_due():
             self._require_held("alive()")
-            run(self._holding.pushing(force=force), self._holding.store)
+            try:
+                run(self._holding.pushing(force=force), self._holding.store)
+            except StoreUnavailable as error:  # without `force`: the system gives no thread
+                if force:
+                    raise
+                self._holding.acquisition.trouble = str(error)
 
     def release(self, timeout: Duration | None = None) -> None:
         """Release the lock.

@@ -21,7 +21,7 @@ from lockclient.acquisition.ownership import Acquisitions, Here, current_owner
 from lockclient.acquisition.state_machine import Acquisition
 from lockclient.acquisition.steps import Steps
 from lockclient.default_store import defaults
-from lockclient.errors import ClusterMutexError, LockTimeout
+from lockclient.errors import ClusterMutexError, LockTimeout, StoreUnavailable
 from lockclient.model.backtrace import calling_line, capture
 from lockclient.model.clocks import (
     AUTO,
@@ -250,6 +250,8 @@ class BaseMutex(Generic[Held]):
         backtrace: str | None = None,
     ) -> Attempt:
         now, store = Now.read(), self._given_store or default_store.default_store()
+        if store.background.overload:
+            raise StoreUnavailable(store.background.overload, unknown=False)
         observer = defaults.observer
         observation = None if observer is None else observer.observe(self.name)
         context = None if observation is None else observation.about

@@ -85,5 +85,7 @@ def _sentence(error: Exception) -> tuple[str, int]:
         return str(error), UNAVAILABLE
     if isinstance(error, ClusterMutexError):
         return str(error), FAILED
+    if isinstance(error, RuntimeError) and "start new thread" in str(error):
+        return "The system gives no thread (ulimit -u, a container's pids limit).", UNAVAILABLE
     what = plain(without_secrets(f"{type(error).__name__}: {error}"), block=True)
     return f"Something went wrong in this program: {what}. Add --debug for where.", INTERNAL

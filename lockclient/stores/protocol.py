@@ -116,6 +116,9 @@ class TicketRenewal(Protocol):
 class BackgroundWork(Protocol):
     """`common.background`: the store's own threads."""
 
+    overload: str
+    """Why no acquisition may begin; empty: one may."""
+
     @property
     def pushes(self) -> WorkerPool:
         """The threads that push, and read why a lock was lost."""

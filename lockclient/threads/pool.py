@@ -1,7 +1,7 @@
-"""Worker pool: daemon threads that start when there is work, so many at once, and end when idle.
+"""Worker pool: daemon threads that start when there is work, up to a number, and end when idle.
 
-It takes no lock, as `scheduler` does not, and for the same reason. Its threads are started by the
-scheduler's thread. They may, unharmed, wait too long for work (see there).
+Any thread may submit work, also a signal handler or a finalizer: that takes no lock (see
+`scheduler`). The scheduler's thread starts the threads of all pools, so it alone counts them.
 """
 
 from __future__ import annotations
@@ -11,112 +11,120 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 
 from lockclient.threads import scheduler
 from lockclient.threads.daemon_thread import PROGRAM_MASK
-from lockclient.threads.log_queue import get_logger
 from lockclient.threads.reentry import mark_thread
+from lockclient.threads.scheduler import Job, Task
 
-log = get_logger(__name__)
+Work = Callable[..., object]
 
 IDLE_S = 5.0
 """Seconds without work after which a thread of a pool ends."""
 
 
 class WorkerPool:
-    """Daemon threads that do pieces of work, so many at once; they end when there is none.
+    """Daemon threads that do pieces of work, up to a number at once.
 
     Args:
         name: of its threads.
         at_most: threads at once.
+        if_refused: called by the scheduler's thread with each piece of work that has no thread, and
+            the system's refusal; None: the work waits, and the system is asked again.
     """
 
-    def __init__(self, name: str, at_most: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        at_most: int,
+        if_refused: Callable[[Work, RuntimeError], object] | None = None,
+    ) -> None:
         self._name = f"clustermutex-{name}"
         self._at_most = at_most
-        self._todo: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._if_refused = if_refused
+        self._todo: SimpleQueue[Work | None] = SimpleQueue()  # None ends a thread
         self._free = deque[bool]()  # an entry for each thread that waits for work
         self._threads: set[threading.Thread] = set()
-        self.refused = False
-        """Whether the system refused the last thread that was asked for."""
-        self._closed = False
+        self._adding = Task(self._add_thread)
 
-    def submit(self, work: Callable[[], object]) -> None:
-        """Have it done as soon as a thread is free; what the system refuses is retried."""
-        # First the work, then the look: a thread that is taken for a free one, and has got another
-        # piece at that moment, looks for more when it is no longer counted as free.
+    def submit(self, work: Work) -> None:
+        """Have a thread do it as soon as one is free."""
+        # The caller queues the work, then reads `_free`. A thread removes its entry from `_free`,
+        # then reads the queue. So at least one of them sees the other, and asks for a thread.
         self._todo.put(work)
         if not self._free:
-            self._want_thread()
+            scheduler.shared.schedule(self._adding, 0)
 
-    def _want_thread(self) -> None:
-        scheduler.shared.after(0, self._add_thread)
+    def repeat(self, job: Job, seconds: float = 0.0) -> Task:
+        """Have a thread run a job in so many seconds, and again and again, never twice at once.
 
-    def help_out(self) -> None:
-        """Do in this thread what no thread can be had for, as the interpreter ends."""
-        if self.refused:
-            with suppress(Empty):
-                self._todo.get_nowait()()
+        The next run begins after the end of this one: in as many seconds as the job returns, or in
+        `RETRY_S` if it raises. The job ends by returning None, or by the task's `cancel`.
+        """
+        task = Task(job)
+
+        def run() -> None:
+            again = task.run()
+            if again is not None:
+                scheduler.shared.after(again, partial(self.submit, run))
+
+        scheduler.shared.after(seconds, partial(self.submit, run))
+        return task
 
     def close(self) -> None:
-        """Let the threads end when they are done with what there is."""
-        self._closed = True
+        """End each thread when the work queued before this is done."""
         for _ in self.threads():
-            self._todo.put(_wake)
+            self._todo.put(None)
 
     def threads(self) -> list[threading.Thread]:
-        """Return the threads that there are."""
+        """Return the threads that run."""
         return list(self._threads)
 
     def _add_thread(self) -> float | None:
-        """Called by the scheduler's thread alone, which counts the threads."""
+        """Called by the scheduler's thread; raises the system's refusal, to be called again."""
         if self._todo.empty() or len(self._threads) >= self._at_most:
-            return None  # those at work look for more when they are done
+            return None  # a thread reads the queue again when it is done
         thread = threading.Thread(target=self._work, name=self._name, daemon=True)
         self._threads.add(thread)
         try:
             thread.start()
         except RuntimeError as error:
             self._threads.discard(thread)
-            if not self.refused and "shutdown" not in str(error):
-                log.warning("The system refuses to start a thread; retrying: %s", error)
-            self.refused = True
-            return scheduler.RETRY_S / 10
-        self.refused = False
+            if self._if_refused is not None:
+                with suppress(Empty):
+                    while True:
+                        if (work := self._todo.get_nowait()) is not None:
+                            self._if_refused(work, error)
+            elif "shutdown" not in str(error):  # the interpreter's end: Python 3.12
+                raise
+            return None
         return 0.0 if self._todo.qsize() > 1 else None
 
     def _work(self) -> None:
         mark_thread()
         signal.pthread_sigmask(signal.SIG_SETMASK, PROGRAM_MASK)
         try:
-            while (work := self._next()) is not None:
+            while (work := self._next(timeout=IDLE_S)) is not None:
+                if not (self._todo.empty() or self._free):
+                    scheduler.shared.schedule(self._adding, 0)
                 try:
                     work()
-                except Exception:  # noqa: BLE001 - the thread is needed for the next one
+                except BaseException:  # noqa: BLE001 - the thread is needed for the next one
                     scheduler.report("Work in the background failed.")
                 del work  # it may hold what nobody else needs any more
         finally:
             self._threads.discard(threading.current_thread())
-            if not self._todo.empty():  # there were too many threads when it came
-                self._want_thread()
+            if not self._todo.empty():
+                scheduler.shared.schedule(self._adding, 0)
 
-    def _next(self) -> Callable[[], object] | None:
-        """Wait for work; None if there was nothing for long."""
-        while True:
-            self._free.append(True)
-            try:
-                work = self._todo.get(timeout=0 if self._closed else IDLE_S)
-            except Empty:
-                work = None
+    def _next(self, timeout: float) -> Work | None:
+        """Wait for work; return None if there is none, or if a thread is to end."""
+        self._free.append(True)
+        try:
+            return self._todo.get(timeout=timeout)
+        except Empty:
+            return None
+        finally:
             self._free.pop()
-            if self._todo.empty():
-                return work
-            if work is not None:
-                if not self._free:
-                    self._want_thread()
-                return work
-
-
-def _wake() -> None:
-    """Do nothing: who waits for work finds that there will be no more."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import sys
 import threading
 import time
@@ -113,7 +114,7 @@ class TestWhatTheSystemRefuses:
     def test_a_thread(
         self, settings: Settings, refuse: Callable[[Callable[[], bool]], list[int]], number: int
     ) -> None:
-        """Whichever it is: the lock is had, pushed, watched and let go of as ever."""
+        """Whichever it is: acquiring says so, or the lock is pushed and watched as ever."""
         count = iter(range(100))
         refused = refuse(lambda: next(count) >= number)
         with contextlib.closing(etcd_store(settings)) as store:
@@ -126,7 +127,10 @@ class TestWhatTheSystemRefuses:
                 auto_unlock_after=900,
                 on_lost=losses.append,
             )
-            assert held.acquire(timeout=20)
+            with contextlib.suppress(StoreUnavailable):
+                held.acquire(timeout=20)
+            if not held.locked():
+                assert held.acquire(timeout=20)
             first = held.record.alive_at
             wait_until(lambda: held.record.alive_at != first, what="a push")
             wait_until(store.connected, what="the watch")
@@ -139,6 +143,21 @@ class TestWhatTheSystemRefuses:
             with pytest.raises(LockLost):
                 waiter.release()
         assert refused
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="a limit for another user than the tests' own")
+    @pytest.mark.parametrize("most", [1, 3, 10])
+    def test_all_threads_of_a_command(
+        self, settings: Settings, store: EtcdStore, most: int
+    ) -> None:
+        """`ulimit -u`, in which gRPC by itself would end the process by SIGABRT."""
+        reading = "+dac_override,+dac_read_search"  # the tests' own files
+        nobody = ["setpriv", "--reuid=54321", f"--inh-caps=-all,{reading}"]
+        nobody += [f"--ambient-caps=-all,{reading}", "prlimit", f"--nproc={most}:{most}"]
+        command = [sys.executable, "-m", "lockclient", "run", "x", "--", "true"]
+        url = {"CLUSTERMUTEX_URL": settings.url()}
+        done = run_to_end(*nobody, *command, env=url, status=69)
+        assert "the system gives no thread" in done.stderr.lower()
+        assert has(store, "x") is None
 
     def test_the_only_thread_of_a_task(self, settings: Settings, store: EtcdStore) -> None:
         """No lock is taken that nobody could push, or tell of the loss of."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline
 from lockclient.stores.outcomes import Outcome, Position
 from lockclient.stores.protocol import WatchEvent, WatchTarget
 from lockclient.stores.requests import GetPosition, Request
-from lockclient.threads import scheduler
 from lockclient.threads.pool import WorkerPool
 
 POLL_INTERVAL_S = 2.0
@@ -40,31 +40,19 @@ class PollWatch:
         self._ask = ask
         self._request = GetPosition(target.name, "", 0)
         self._notify = notify
-        self._pool = pool
         self._notified: tuple[str | None] | None = None
-        self._in_flight = False
-        self._closed = False
-        self._task = scheduler.shared.after(_FIRST_LOOK_S, self._due)
+        self._task = pool.repeat(self._poll, _FIRST_LOOK_S)
 
-    def _due(self) -> float | None:
-        if self._closed:
-            return None
-        if not self._in_flight:
-            self._in_flight = True
-            self._pool.submit(self._see)
-        return POLL_INTERVAL_S
-
-    def _see(self) -> None:
-        try:
-            found = self._ask(self._request, Deadline.after(POLL_INTERVAL_S))
-        except ClusterMutexError:
-            return  # the next one tells; that the time runs out is the holder's own to notice
-        finally:
-            self._in_flight = False
-        if isinstance(found, Position) and not self._closed and self._notified != (found.holder,):
-            self._notified = (found.holder,)
-            self._notify(WatchEvent(found.revision, found.holder))
+    def _poll(self) -> float:
+        next_at = Deadline.after(POLL_INTERVAL_S)
+        # Without an answer the next poll notifies; the holder notices by itself when its time ends.
+        with suppress(ClusterMutexError):
+            found = self._ask(self._request, next_at)
+            assert isinstance(found, Position)
+            if self._notified != (found.holder,) and not self._task.cancelled:
+                self._notified = (found.holder,)
+                self._notify(WatchEvent(found.revision, found.holder))
+        return next_at.remaining()
 
     def close(self) -> None:
-        self._closed = True
         self._task.cancel()

@@ -9,10 +9,8 @@ from functools import partial
 from lockclient.errors import ClusterMutexError, StoreClosed
 from lockclient.model.clocks import Deadline
 from lockclient.stores.protocol import TICKET_RENEWAL_S, Inbox, MutexStore, WatchEvent
-from lockclient.threads import scheduler
 from lockclient.threads.log_queue import get_logger
 from lockclient.threads.pool import WorkerPool
-from lockclient.threads.scheduler import Task
 
 log = get_logger(__name__)
 
@@ -23,9 +21,7 @@ class WaiterGroup:
     def __init__(self, waiters: Hashable) -> None:
         self.waiters = waiters
         self.inboxes: set[Inbox] = set()
-        self.task: Task | None = None
         self.proved = True
-        self.renewing = False
         self.failing = False
 
     def prove(self) -> None:
@@ -56,10 +52,11 @@ class TicketKeeper:
     def join(self, inbox: Inbox) -> None:
         """Keep this waiter's ticket alive as long as it is in line."""
         with self._lock:
-            group = self._groups.setdefault(inbox.waiters, WaiterGroup(inbox.waiters))
+            group = self._groups.get(inbox.waiters)
+            if group is None:
+                group = self._groups[inbox.waiters] = WaiterGroup(inbox.waiters)
+                self._pool.repeat(partial(self._renew, group), TICKET_RENEWAL_S)
             group.inboxes.add(inbox)
-            if group.task is None:
-                group.task = scheduler.shared.after(TICKET_RENEWAL_S, partial(self._due, group))
 
     def leave(self, inbox: Inbox) -> None:
         """Forget this waiter."""
@@ -75,27 +72,27 @@ class TicketKeeper:
                 self._tell(group)
         self._pool.close()
 
-    def _due(self, group: WaiterGroup) -> float | None:
+    def _renew(self, group: WaiterGroup) -> float | None:
+        next_at = Deadline.after(TICKET_RENEWAL_S)
         with self._lock:
-            # Not when the last one leaves: who is woken often leaves and joins as often, and the
-            # tickets would never be renewed.
+            # Not when the last one leaves: a waiter that is woken often leaves and joins as often,
+            # and the tickets would never be renewed.
             if not group.inboxes:
                 self._groups.pop(group.waiters, None)
                 return None
-            someone = next(iter(group.inboxes))
+            waiter = next(iter(group.inboxes))
         proved, group.proved = group.proved, False
         try:
-            someone.prove(group.prove)
+            waiter.prove(group.prove)
         except RuntimeError:  # their loop is closed
             group.inboxes.clear()
-        if proved and not group.renewing:
-            group.renewing = True
-            self._pool.submit(partial(self._renew, group))
-        return TICKET_RENEWAL_S
+        if proved:
+            self._keep(group, next_at)
+        return next_at.remaining()
 
-    def _renew(self, group: WaiterGroup) -> None:
+    def _keep(self, group: WaiterGroup, deadline: Deadline) -> None:
         try:
-            kept = self._store.keep_tickets(group.waiters, Deadline.after(TICKET_RENEWAL_S))
+            kept = self._store.keep_tickets(group.waiters, deadline)
         except StoreClosed:
             return
         except ClusterMutexError as error:
@@ -103,8 +100,6 @@ class TicketKeeper:
                 log.warning("The places in the queue could not be renewed; retrying: %s", error)
             group.failing = True
             return
-        finally:
-            group.renewing = False
         group.failing = False
         if not kept:
             with self._lock:

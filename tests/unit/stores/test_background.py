@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable
 
 import pytest
 
+from lockclient import ClusterMutex
 from lockclient.acquisition.steps import ThreadInbox
 from lockclient.errors import StoreClosed, StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline
@@ -182,6 +183,21 @@ class TestCleaningUp:
         wait_until(lambda: not store.background.unfinished())
         assert 2 <= max(most) <= background.MAX_IN_FLIGHT
 
+    def test_a_silent_store_is_owed_so_many_and_no_more(self) -> None:
+        """Nothing is dropped: instead no acquisition begins, until the store has confirmed some."""
+        store = MemoryStore()
+        store.memory.away = True
+        for number in range(background.MAX_OWED):
+            store.background.clean_up(Withdraw("x", f"{number}", tombstone=True))
+        with pytest.raises(StoreUnavailable, match="10,000 withdrawals") as caught:
+            ClusterMutex("x", store=store).acquire()
+        assert caught.value.unknown is False
+        store.memory.away = False
+        wait_until(lambda: not store.background.unfinished())
+        assert len(store.model.lock("x").marks) == background.MAX_OWED
+        with ClusterMutex("x", store=store):
+            pass
+
 
 class TestDeputies:
     def test_a_system_without_threads_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +209,9 @@ class TestDeputies:
             raise RuntimeError("can't start new thread")
 
         monkeypatch.setattr(threading, "_start_new_thread", refuse)
+        began = time.monotonic()
         with pytest.raises(StoreUnavailable, match="the system gives no thread") as caught:
             store.background.run_shielded(lambda: done.append(1))
+        assert time.monotonic() - began < 2
         assert caught.value.unknown is False
         assert not done

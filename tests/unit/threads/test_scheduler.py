@@ -131,7 +131,7 @@ class TestThreads:
         monkeypatch.setattr(pool, "IDLE_S", 0.05)
         workers, done = WorkerPool("test", 4), list[int]()
         for number in range(200):
-            workers.submit(lambda number=number: done.append(number))  # type: ignore[misc]
+            workers.submit(lambda number=number: done.append(number))
             if number % 50 == 49:
                 wait_until(lambda: len(done) == number + 1 and not workers.threads())  # noqa: B023
         assert sorted(done) == list(range(200))

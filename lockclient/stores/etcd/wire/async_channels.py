@@ -45,6 +45,7 @@ from lockclient.stores.etcd.wire.rpc_methods import (
     Method,
     make_call,
     open_channel,
+    require_threads,
 )
 from lockclient.stores.requests import RequestState
 
@@ -144,6 +145,7 @@ class AioChannels:
             if not _used_in <= {os.getpid()}:  # another loop has found it so
                 self._by_threads = True
                 return self._connection(member, method)
+            require_threads()
             _used_in.add(os.getpid())
             try:
                 # Raises where the channel would end the process. (Public, and not in the stubs.)

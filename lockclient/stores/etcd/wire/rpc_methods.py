@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import time
+from _thread import allocate_lock, start_new_thread
+from collections import deque
 from dataclasses import dataclass
 from operator import methodcaller
 from pathlib import Path
@@ -11,6 +15,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
+from lockclient.stores.common.background import no_thread
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.paging import MAX_ANSWER_BYTES
@@ -79,8 +84,50 @@ def make_call(channel: Any, method: Method) -> Any:
     )
 
 
+def require_threads() -> None:
+    """Ask the system for the threads that gRPC starts with a process's first channel, and ours.
+
+    gRPC ends the process by SIGABRT where it gets none.
+
+    Raises:
+        StoreUnavailable: the system does not give them.
+    """
+    global _has_threads
+    if _has_threads:
+        return
+    end, ended, started = allocate_lock(), deque[bool](), 0
+
+    def wait() -> None:
+        with end:
+            ended.append(True)
+
+    try:
+        with end:
+            for _ in range(min(max(os.cpu_count() or 1, 4), 16) + 8):
+                start_new_thread(wait, ())
+                started += 1
+    except RuntimeError as error:
+        raise no_thread(error) from error
+    finally:
+        while len(ended) < started:  # gRPC holds the GIL while it waits for threads of its own
+            time.sleep(0.001)
+    _has_threads = True
+
+
+_has_threads = False
+
+
+def _reset_after_fork() -> None:
+    global _has_threads
+    _has_threads = False
+
+
+os.register_at_fork(after_in_child=_reset_after_fork)
+
+
 def open_channel(api: Any, location: EtcdLocation, endpoint: str, *, again: bool = False) -> Any:
     """Return a channel to a member, of `grpc` or `grpc.aio`; `again`: one before it failed."""
+    require_threads()
     # A new channel begins with quick retries: not in each of a long outage. (The first one counts.)
     options = [("grpc.initial_reconnect_backoff_ms", 1000), *OPTIONS] if again else OPTIONS
     if not location.secure:
