@@ -139,7 +139,7 @@ def create_app(
     registry = CollectorRegistry()
     registry.register(ComputedCollector(lambda: metrics.lock_gauges(live, store)))
     attach(app, Dashboard(live, store, registry, url, _build(Path(app.root_path), label)))
-    guard.protect(app, access, live.now, ticks)
+    guard.protect(app, access, ticks)
     response_cache.install(app, ticks)
     for part in (pages, api, exports, metrics, force_unlock):
         app.register_blueprint(part.blueprint)

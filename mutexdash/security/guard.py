@@ -1,4 +1,4 @@
-"""The guard of every request: host, site, login, CSRF token, and the headers of answers.
+"""The guard of every request: host, site, login, origin of writes, and the headers of answers.
 
 Every request is checked: the host that it names and the site that it comes from (see
 `lockclient.service.request_filter`), who sends it, and, if it would change anything, the one gate
@@ -17,7 +17,7 @@ from flask import Flask, Response, abort, current_app, g, request
 from werkzeug.exceptions import TooManyRequests
 
 from lockclient.service.request_filter import foreign_host, is_from_another_site, is_loopback
-from mutexdash.security.access import Access, Tokens, Viewer
+from mutexdash.security.access import Access, Viewer
 from mutexdash.security.login import ASKED_HOST, Basic
 from mutexdash.security.rate_limit import RateLimits
 
@@ -51,16 +51,13 @@ _OPEN_TO_ALL = frozenset({"static", "machines.healthz", "machines.readyz", "mach
 _PORTS = {"http": 80, "https": 443}
 
 
-def protect(
-    app: Flask, access: Access, clock: Callable[[], float], ticks: Callable[[], float]
-) -> None:
+def protect(app: Flask, access: Access, ticks: Callable[[], float]) -> None:
     """Put the doors in front of the application, and the headers on its answers.
 
     Args:
-        clock: the wall clock, by which forms expire.
         ticks: the monotonic clock, by which force-unlocks are limited.
     """
-    doors = app.extensions["mutexdash-guard"] = Guard(access, clock, ticks)
+    doors = app.extensions["mutexdash-guard"] = Guard(access, ticks)
     for door in (doors.check_host, doors.check_site, doors.find_viewer, doors.check_write):
         app.before_request(door)
     app.after_request(_add_headers)
@@ -81,11 +78,8 @@ def viewer() -> Viewer:
 class Guard:
     """The doors of one application."""
 
-    def __init__(
-        self, access: Access, clock: Callable[[], float], ticks: Callable[[], float]
-    ) -> None:
+    def __init__(self, access: Access, ticks: Callable[[], float]) -> None:
         self._access = access
-        self.tokens = Tokens(access.secret, clock)
         self._unlocks = RateLimits(ticks)
 
     def check_host(self) -> None:
@@ -138,12 +132,13 @@ class Guard:
         g.viewer = Viewer(user, may, "" if may else why_not, in_clear)
 
     def check_write(self) -> None:
-        """Let nothing be changed but by somebody who may, and who meant it.
+        """Refuse a write unless the viewer may unlock and the request comes from our own pages.
 
-        A browser sends the login along with whatever another site makes it send. So a form must
-        hold a token that only our pages tell, and both form and script must come from our own
-        origin. A program's JSON needs no token: a browser asks us before it sends that from
-        another site, and is not allowed to; and it says the origin, which programs do not.
+        A browser sends the login along with a request that another site makes it send, but it says
+        where a POST comes from: in `Origin`, which a page cannot change. So a form without an
+        Origin of ours is refused; an old browser that sends none can't unlock. A program's JSON
+        may come without one: a browser asks for permission before it sends JSON from another site,
+        and this dashboard gives none.
         """
         if request.method in _READS or request.routing_exception is not None:
             return
@@ -155,9 +150,6 @@ class Guard:
         by_browser = "Origin" in request.headers or "Sec-Fetch-Site" in request.headers
         if by_browser or wanted == _FORM:
             _check_origin()
-            token = request.headers.get("X-CSRF-Token") or request.form.get("csrf", "")
-            if not self.tokens.good(token, viewer().user):
-                abort(403, "The form has expired. Open the page again and repeat it.")
         who = viewer().user or request.remote_addr or ""
         limit = self._access.unlocks_a_minute
         if not self._unlocks.hit(limit, who):
@@ -168,19 +160,12 @@ class Guard:
             )
 
     def viewer_cache_key(self) -> str:
-        """Name what differs on a page between viewers."""
-        seen = repr((viewer(), self.tokens.issue(viewer().user))).encode()
-        return blake2b(seen, digest_size=4).hexdigest()
+        """Return a digest of the viewer's name and rights, by which pages differ."""
+        return blake2b(repr(viewer()).encode(), digest_size=4).hexdigest()
 
     def template_context(self) -> dict[str, Any]:
-        """Return what templates know of who looks."""
-        return {"viewer": viewer(), "csrf_token": self._token}
-
-    def _token(self) -> str:
-        # Compressed, a page's length would tell whoever can have it reflect guesses how much of
-        # the token they share (BREACH).
-        g.secret_shown = True
-        return self.tokens.issue(viewer().user)
+        """Return the viewer, for templates."""
+        return {"viewer": viewer()}
 
 
 def who_did_it() -> str:

@@ -16,7 +16,6 @@ from mutexdash.security.access import Access
 from mutexdash.security.htpasswd import BadFile, Passwords
 from mutexdash.security.login import Basic, Header, Login, Networks, Open
 
-_MIN_SECRET_BYTES = 16
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)+", re.ASCII)
 _HEADER = re.compile(r"[A-Za-z0-9-]{1,60}", re.ASCII)
 
@@ -83,12 +82,6 @@ access_options = with_options(
         show_default=True,
         help="How many force-unlocks each user may make in a minute.",
     ),
-    click.option(
-        "--secret-file",
-        metavar="FILE",
-        help="File of the key that signs forms; share it among dashboards behind one address. "
-        "[default: a new one for each process]",
-    ),
 )
 """Adds the flags that `read_access` takes."""
 
@@ -106,7 +99,6 @@ def read_access(
     url_prefix: str,
     allow_force_unlock: bool,
     force_unlock_limit: int,
-    secret_file: str | None,
 ) -> Access:
     """Return what the flags say.
 
@@ -124,9 +116,6 @@ def read_access(
             "--trusted-proxy, or everybody could say to be one."
         )
     _check_exposure(host, auth, no_auth=no_auth, named=bool(hosts))
-    settings: dict[str, Any] = {}
-    if secret_file is not None:
-        settings["secret"] = _secret(secret_file)
     return Access(
         login=_login(auth, htpasswd, auth_header, proxies, hosts),
         local_only=auth == "none" and is_loopback(host),
@@ -136,7 +125,6 @@ def read_access(
         prefix=_prefix(url_prefix),
         proxies=proxies,
         hops=proxy_hops,
-        **settings,
     )
 
 
@@ -243,18 +231,3 @@ def _prefix(text: str) -> str:
     if prefix and not _PREFIX.fullmatch(prefix):
         raise click.UsageError(f"--url-prefix must be a path like /locks, not {text!r}.")
     return prefix
-
-
-def _secret(path: str) -> bytes:
-    try:
-        found = Path(path).read_bytes().strip()
-    except OSError as error:
-        raise click.UsageError(
-            f"The secret file {path} can't be read: {error.strerror}."
-        ) from error
-    if len(found) < _MIN_SECRET_BYTES:
-        raise click.UsageError(
-            f"The secret file {path} needs {_MIN_SECRET_BYTES} bytes at least. Make one by: "
-            f"head -c 32 /dev/urandom | base64 > {path}"
-        )
-    return found

@@ -128,17 +128,15 @@ def _finish(response: Response) -> Response:
     if response.mimetype in _COMPRESSED and "Content-Encoding" not in response.headers:
         _compress(response)
     key = g.get("answer_key")
-    # Without an ETag it is one that is to be asked for again. One with a token is a viewer's own,
-    # and would be compressed the next time.
-    own = g.get("secret_shown") or request.method != "GET" or "ETag" not in response.headers
-    if key is not None and not own:
+    # An answer without an ETag is to be asked for again.
+    if key is not None and request.method == "GET" and "ETag" in response.headers:
         answers().keep(key, response)
     return response
 
 
 def _compress(response: Response) -> None:
     response.vary.add("Accept-Encoding")
-    if not _takes_gzip() or g.get("secret_shown"):
+    if not _takes_gzip():
         return
     if response.direct_passthrough:
         if request.endpoint != "static":

@@ -173,10 +173,8 @@ def test_a_page_says_what_went_wrong_and_leads_back(board: Board) -> None:
 
 def sent(board: Board, **more: str) -> Any:
     """Send the form as a browser does."""
-    form = board.html("/locks/a/force-unlock?uuid=u1")
-    token = form.partition('name="csrf" value="')[2].partition('"')[0]
-    data, headers = FIELDS | {"csrf": token} | more, {"Origin": "http://localhost"}
-    return board.post("/locks/a/force-unlock", data=data, headers=headers)
+    headers = {"Origin": "http://localhost"}
+    return board.post("/locks/a/force-unlock", data=FIELDS | more, headers=headers)
 
 
 def test_a_lock_of_a_newer_format_is_removed_by_a_person_that_has_read_so(board: Board) -> None:
