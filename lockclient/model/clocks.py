@@ -36,7 +36,7 @@ class Now(NamedTuple):
 class Deadline(float):
     """A moment on the monotonic clock by which a call must be over; `inf` means never."""
 
-    __slots__ = ()
+    _own: Deadline
 
     @classmethod
     def after(cls, seconds: float | None) -> Deadline:
@@ -48,32 +48,19 @@ class Deadline(float):
         return max(0.0, self - monotonic())
 
     def expired(self) -> bool:
-        """Tell whether the moment has passed."""
         return monotonic() >= self
 
     @property
     def own(self) -> Deadline:
         """The caller's own deadline, of which `within` made this one."""
-        return self
+        return getattr(self, "_own", self)
 
     def within(self, least: float, most: float) -> Deadline:
         """Return this deadline, but not sooner and not later than so many seconds from now."""
         now = monotonic()
-        patience = _Patience(min(max(self, now + least), now + most))
-        patience.asked_for = self
-        return patience
-
-
-class _Patience(Deadline):
-    """A deadline that was moved, and the one that it was made from."""
-
-    __slots__ = ("asked_for",)
-
-    asked_for: Deadline
-
-    @property
-    def own(self) -> Deadline:
-        return self.asked_for
+        moved = Deadline(min(max(self, now + least), now + most))
+        moved._own = self
+        return moved
 
 
 class Stamps(NamedTuple):

@@ -78,17 +78,6 @@ def size_of(text: str) -> int:
     return len(to_json(text).encode()) - 2
 
 
-def cut(texts: Mapping[str, str] | None, most: int) -> Mapping[str, str] | None:
-    """Return the first of these texts that have so many characters at most, names included."""
-    kept: dict[str, str] = {}
-    for name, text in (texts or {}).items():
-        most -= len(name) + len(text)
-        if most < 0:
-            break
-        kept[name] = text
-    return texts and kept
-
-
 def pairs(texts: Mapping[str, str]) -> str:
     """Write an object of texts for people: `env=prod, team=billing`."""
     return ", ".join(f"{name}={text}" for name, text in texts.items())

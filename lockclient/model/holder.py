@@ -26,7 +26,6 @@ from lockclient.model.fields import (
     TIME,
     UNKNOWN,
     Fact,
-    cut,
     fact,
     interned,
     interned_text,
@@ -41,11 +40,9 @@ from lockclient.text.timestamps import utc
 MAX_VALUE_BYTES: Final = 64 * 1024
 """Bytes of one value; a longer one is broken, and not kept in memory."""
 MAX_UUID_BYTES: Final = 255
-"""And of a `uuid`, which no picture of all locks can cut."""
+"""Bytes of a `uuid`, which lists show whole."""
 MOST_FENCING: Final = MAX_COUNT + 1
-"""Every fencing token is smaller, so that all who read JSON have it whole."""
-MAX_BACKTRACE_CHARS, MAX_TEXT_CHARS = 16 * 1024, 4 * 1024
-"""Characters that the record of a removal keeps."""
+"""Every fencing token is smaller, so that all readers of JSON have it exactly."""
 
 OK: Final = "ok"
 ALERT: Final = "alert"
@@ -305,18 +302,6 @@ class Holder:
         """Return the fencing token; 0: the store has none (the number names the acquisition)."""
         return self.fencing_token if self.fencing_token < MOST_FENCING else 0
 
-    def bounded(self) -> Holder:
-        """Return the holder with texts cut, so that the record of its removal fits a request."""
-        texts = {
-            name: text[:MAX_TEXT_CHARS]
-            for name in CUT_TEXTS
-            if (text := getattr(self, name)) is not None
-        }
-        # Its innermost frames are the last ones.
-        backtrace = self.backtrace and self.backtrace[-MAX_BACKTRACE_CHARS:]
-        said: dict[str, Any] = {name: cut(getattr(self, name), MAX_TEXT_CHARS) for name in OBJECTS}
-        return replace(self, backtrace=backtrace, **said, **texts)
-
     def describe(self) -> str:
         """Say in one line who holds the lock: host, process, since when, what for."""
         where = f"{plain(self.hostname or 'an unknown host')}, pid {self.pid or 'unknown'}"
@@ -352,12 +337,6 @@ STAMPS: Final = ("alert_at", "auto_unlock_at")
 """What a push writes."""
 _BOUND: Final = (*STAMPS, ABOUT)
 _ABOUT: Final = {fact.name: fact.kind for fact in FACTS if fact.place == ABOUT}
-CUT_TEXTS: Final = (
-    "hostname",
-    *(fact.name for fact in FACTS if fact.place == ABOUT and fact.kind == TEXT and fact.listed),
-)
-"""Texts that lists and records cut."""
-OBJECTS: Final = tuple(name for name, kind in _ABOUT.items() if kind == TEXTS)
 _FIELDS_OF: Final[Mapping[str, dict[str, Any]]] = {
     **{part: {part: None} for part in SUBKEYS},
     ABOUT: dict.fromkeys(_ABOUT),

@@ -14,9 +14,9 @@ from lockclient.text.timestamps import utc
 AUTO_UNLOCK: Final = "auto-unlock"
 FORCE_UNLOCK: Final = "force-unlock"
 MAX_RECORD: Final = 256 * 1024
-"""The same for the record of a removal: what is bounded there may be six bytes a character."""
-_SHORT_BACKTRACE: Final = 500
-"""Characters of a backtrace that stays in the record: apart, each costs a key."""
+"""Bytes of the largest record that is read. (JSON may have six bytes for a character.)"""
+_SHORT_BACKTRACE_CHARS: Final = 500
+"""A backtrace up to this length stays in the record: apart, each costs a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Removal:
     def split_backtrace(self) -> tuple[Removal, str]:
         """Return the record without a long backtrace, and that (empty: it is short)."""
         backtrace = self.holder.backtrace or ""
-        if len(backtrace) <= _SHORT_BACKTRACE:
+        if len(backtrace) <= _SHORT_BACKTRACE_CHARS:
             return self, ""
         code = _name_of(backtrace.encode())
         return replace(self, holder=replace(self.holder, backtrace=None), code=code), backtrace
@@ -77,7 +77,7 @@ class Removal:
     @classmethod
     def listed(cls, name: str, uuid: str, value: bytes) -> Removal:
         """Return a removal as lists have it: texts cut, an empty text for a backtrace."""
-        from lockclient.model.listed_texts import listed, shortened  # for services alone
+        from lockclient.model.cut_texts import listed, shortened  # for services alone
 
         found = cls.read(name, uuid, value if len(value) <= MAX_RECORD else b"")
         has_code = found.code or found.holder.backtrace

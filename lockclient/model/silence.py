@@ -42,6 +42,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from lockclient.model.clocks import Now
+from lockclient.model.cut_texts import bounded
 from lockclient.model.holder import Holder
 from lockclient.model.removal import AUTO_UNLOCK, Removal
 from lockclient.text.durations import period
@@ -124,4 +125,4 @@ def as_judged(read: Holder, judged: Holder) -> bool:
 def silence_removal(holder: Holder, silent: float, by: str, wall: float) -> Removal:
     allowed = period(holder.allowed_silence or 0)
     why = f"no heartbeat for {period(round(silent, 1))}; its time ran out after {allowed}"
-    return Removal(holder.bounded(), wall, by, AUTO_UNLOCK, why)
+    return Removal(bounded(holder), wall, by, AUTO_UNLOCK, why)

@@ -33,7 +33,7 @@ class Ticket:
         return cls(name, uuid, **said, revision=revision)
 
     def listed(self) -> Ticket:
-        from lockclient.model.listed_texts import shortened  # for services alone
+        from lockclient.model.cut_texts import shortened  # for services alone
 
         texts = (self.hostname, self.thread, self.reason, self.actor)
         hostname, thread, reason, actor = (text and shortened(text) for text in texts)

@@ -6,6 +6,7 @@ import time
 
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline
+from lockclient.model.cut_texts import bounded
 from lockclient.model.fields import writable
 from lockclient.model.holder import Holder
 from lockclient.model.removal import FORCE_UNLOCK, Removal
@@ -65,7 +66,7 @@ def force_unlock(
     seen = _look(store, name, uuid, deadline)
     if seen.holder is None or seen.holder.uuid != uuid:
         raise Changed(seen.holder, seen.removal)
-    removal = Removal(seen.holder.bounded(), time.time(), by, FORCE_UNLOCK, writable(why))
+    removal = Removal(bounded(seen.holder), time.time(), by, FORCE_UNLOCK, writable(why))
     outcome = store.ask(Remove(removal, None, recorded=not unrecorded), deadline)
     if isinstance(outcome, Done):
         return removal

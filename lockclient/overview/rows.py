@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from lockclient.model.cut_texts import listed
 from lockclient.model.holder import STAMPS, Found, Holder
-from lockclient.model.listed_texts import listed
 
 _STAMPING = frozenset({"uuid", "about", *STAMPS})
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from lockclient.model.clocks import Stamps
+from lockclient.model.cut_texts import bounded
 from lockclient.model.holder import OK, Holder
 from lockclient.overview.rows import Row
 from lockclient.overview.table import Table
@@ -239,7 +240,7 @@ class TestRemovals:
         long = "\U0001f512\x01" * 4000
         mine = take(writer, "a")
         wordy = replace(mine, reason=long, hostname=long, thread=long, identity=long)
-        remove(writer, wordy.bounded(), long[:5000])
+        remove(writer, bounded(wordy), long[:5000])
         (removal,) = wait_until(watcher.table.removals, what="the record")
         assert removal.holder.uuid == mine.uuid
         assert len(repr(removal)) < 10_000
