@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from lockclient.model.holder import Holder
 from lockclient.model.ticket import Ticket
 
-MAX_TOLD = 5
-"""Waits of a circle that are told: it has two, nearly always."""
+MAX_SHOWN = 5
+"""Waits of a circle that people see: it has two, nearly always."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +30,17 @@ class Deadlock:
     def seen_from(self, name: str) -> tuple[str, ...]:
         """Return the locks in the order of the waits from that of this name on, five at most."""
         place = self.names.index(name)
-        return (*self.names[place:], *self.names[:place])[:MAX_TOLD]
+        return (*self.names[place:], *self.names[:place])[:MAX_SHOWN]
 
     @property
     def text(self) -> str:
-        told = [
+        shown = [
             f"{_process(wait)} has {has.name!r} and waits for {wait.name!r}"
             for has, wait in zip((self.waits[-1], *self.waits), self.waits, strict=False)
-        ][:MAX_TOLD]
-        more = len(self.waits) - len(told)
+        ][:MAX_SHOWN]
+        more = len(self.waits) - len(shown)
         rest = f"; and {more} more in this circle" if more else ""
-        return f"This may be a deadlock: {'; '.join(told)}{rest}."
+        return f"This may be a deadlock: {'; '.join(shown)}{rest}."
 
 
 def _process(wait: Ticket) -> str:

@@ -46,7 +46,7 @@ class Fact:
         says: its description in the API.
         optional: whether it may be missing, null in JSON.
         absent: what people see where it is missing.
-        told: whether programs get it, too.
+        in_json: whether programs get it, too.
         listed: whether lists of thousands of locks have it.
     """
 
@@ -57,7 +57,7 @@ class Fact:
     says: str
     optional: bool = True
     absent: str = ""
-    told: bool = True
+    in_json: bool = True
     listed: bool = True
 
     @property

@@ -104,7 +104,7 @@ class Holder:
         "Where the holder runs: `namespace/pod`, or a container's id.",
     )
     process: str | None = fact(
-        TEXT, ABOUT, "", "Tells on the same machine whether that process still runs.", told=False
+        TEXT, ABOUT, "", "Tells on the same machine whether that process still runs.", in_json=False
     )
     client: str | None = fact(TEXT, ABOUT, "Client", "The library that took it.")
     locked_at: float | None = fact(TIME, ABOUT, "Taken", "When it was taken.", absent=UNKNOWN)
@@ -295,7 +295,7 @@ class Holder:
 
     def facts(self) -> dict[str, Any]:
         """Return all facts for JSON (numbers, texts, null), the backtrace included."""
-        said = {fact.name: getattr(self, fact.name) for fact in FACTS if fact.told}
+        said = {fact.name: getattr(self, fact.name) for fact in FACTS if fact.in_json}
         return said | {"fencing_token": self.shown_token()}
 
     def shown_token(self) -> int:
@@ -325,7 +325,7 @@ _OWN: Final = tuple(
 FACTS: Final = tuple(
     fact for own in _OWN for fact in ((ALIVE_AT, own) if own.name == "alert_at" else (own,))
 )
-"""All facts about a lock, in the order in which they are told."""
+"""All facts about a lock, in the order in which programs get them."""
 
 _FIELDS: Final = tuple(attribute.name for attribute in dataclasses.fields(Holder))
 _values_of: Final = attrgetter(*_FIELDS)

@@ -18,13 +18,13 @@ from typing import Final
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
-_LONGEST_NAME = 200
-"""Characters of a thread's name that are told: whoever names it may have put anything there."""
+_MAX_NAME_CHARS = 200
+"""Of a thread's or a user's name that is written: a program may have put anything there."""
 
 
 @lru_cache(maxsize=8)
 def fingerprint(pid: int) -> str | None:
-    """Return what names process `pid` of this machine, or None where that can't be told."""
+    """Return the fingerprint of process `pid` of this machine; None: it can't be found out."""
     start = _start_time(str(pid))
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -88,7 +88,7 @@ def this_thread() -> tuple[str, str]:
     if number is None:
         number = _here.number = next(_numbers)
     name = f"{ident}" if thread is None else thread.name
-    shown = name.encode(errors="replace").decode()[:_LONGEST_NAME]
+    shown = name.encode(errors="replace").decode()[:_MAX_NAME_CHARS]
     return shown, f"{process_token()}.{ident:x}.{number}"
 
 
@@ -105,7 +105,7 @@ def user_name(uid: int) -> str:
     try:
         from pwd import getpwuid
 
-        return getpwuid(uid).pw_name.encode(errors="replace").decode()[:_LONGEST_NAME]
+        return getpwuid(uid).pw_name.encode(errors="replace").decode()[:_MAX_NAME_CHARS]
     except (ImportError, KeyError):  # as in many containers
         return f"uid {uid}"
 

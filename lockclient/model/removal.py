@@ -115,5 +115,5 @@ _is_code: Final = re.compile("[0-9a-f]{64}").fullmatch
 _RECORDED: Final = {
     fact.name: fact.kind
     for fact in FACTS
-    if fact.told and fact.name not in ("name", "uuid", ALIVE_AT.name)
+    if fact.in_json and fact.name not in ("name", "uuid", ALIVE_AT.name)
 }

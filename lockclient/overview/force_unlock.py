@@ -51,7 +51,7 @@ def force_unlock(
 
     Args:
         uuid: of the holder that the person saw.
-        by, why: who does it and what for; both are recorded, and the holder is told.
+        by, why: who does it and what for; both are recorded, and the holder is notified.
         deadline: of all requests together.
         unrecorded: the person has read `NO_RECORD`; the caller logs the returned removal.
 
@@ -61,9 +61,9 @@ def force_unlock(
         StoreFull: the store has no space for the record; nothing happened.
         StoreError: the store refuses; nothing happened.
     """
-    # The record is to have all that is known, the backtrace above all. This look decides nothing
-    # that the transaction does not decide again: it compares the uuid.
-    seen = _look(store, name, uuid, deadline)
+    # For the record, which has all that is known, the backtrace above all. The transaction compares
+    # the uuid again.
+    seen = _read(store, name, uuid, deadline)
     if seen.holder is None or seen.holder.uuid != uuid:
         raise Changed(seen.holder, seen.removal)
     removal = Removal(bounded(seen.holder), time.time(), by, FORCE_UNLOCK, writable(why))
@@ -83,12 +83,12 @@ def _holder_now(
     store: ServiceStore, name: str, uuid: str | None, deadline: Deadline
 ) -> Holder | None:
     try:
-        return _look(store, name, uuid, deadline).holder
-    except (StoreUnavailable, StoreError):  # it is only to be told: what is known is the uuid
+        return _read(store, name, uuid, deadline).holder
+    except (StoreUnavailable, StoreError):  # the uuid is known, and only people want more
         return None if uuid is None else Holder(name, uuid)
 
 
-def _look(store: ServiceStore, name: str, uuid: str | None, deadline: Deadline) -> ReadResult:
+def _read(store: ServiceStore, name: str, uuid: str | None, deadline: Deadline) -> ReadResult:
     seen = store.ask(Read(name, uuid), deadline)
     assert isinstance(seen, ReadResult)
     return seen

@@ -1,4 +1,4 @@
-"""Whether the picture of all locks still shows what is written: a watch may fall silent unnoticed.
+"""Whether a table still shows what is written: a watch may fall silent unnoticed.
 
 A silent stream whose keepalive is answered looks just like a store in which nothing happens
 (etcd-io/etcd #15402, #17529, a frozen member), and answers to progress requests were seen to
@@ -11,7 +11,7 @@ heartbeat, or another's that a reader of the store saw.
 
 Each step is taken only if the one before did not help: reopen the stream, on another member if
 there is one; read everything and watch anew; again; then `failed()`, and the process should be
-restarted. A reading says nothing of the watch: the picture stays stale until the watch has brought
+restarted. A reading says nothing of the watch: the table stays stale until the watch has brought
 something.
 """
 
@@ -28,13 +28,13 @@ from lockclient.threads.log_queue import get_logger
 log = get_logger(__name__)
 
 LATE = 2.0
-"""Seconds for which a watch may be late. With something to expect every 3 s no picture is older
-than 5 s without being called stale."""
+"""Seconds for which a watch may be late. With something to expect every 3 s no table is older than
+5 s without being called stale."""
 READ_AFTER, READ_AGAIN_AFTER = 10.0, 45.0
 """Seconds from the stream that was opened anew to the first reading, and from one to the next: an
 alert by Prometheus is to ring before all is lost."""
 READINGS = 2
-"""Readings after which it is hopeless; a minute and a half has passed then."""
+"""Readings after which `failed()`; a minute and a half has passed then."""
 
 
 class Freshness:
@@ -47,7 +47,7 @@ class Freshness:
         self._lock = threading.Lock()
         self._proven_at = monotonic()
         # The oldest revision that is not shown yet, and since when it is known. One is enough: when
-        # it is shown, the next is told within seconds.
+        # it is shown, the next comes within seconds.
         self._waiting: tuple[int, float] | None = None
         self._confirmed_at = -math.inf
         self._followed = 0
@@ -60,8 +60,8 @@ class Freshness:
         with self._lock:
             self._settle()
             self._confirmed_at = monotonic()
-            # A lower one than what is waited for: the store was put back, or who wrote that is gone
-            # and has taken it along. It would be waited for in vain.
+            # A lower one than the table waits for: the store was restored, or the unlocker that
+            # wrote it is gone, its announcement too. Then the higher one never comes.
             if self._waiting is None or revision < self._waiting[0]:
                 self._waiting = revision, known_at
                 self._settle()
@@ -70,7 +70,7 @@ class Freshness:
         """Return the monotonic time up to which the watch has shown all that is known."""
         with self._lock:
             self._settle()
-            # A store that is looked at says itself as of when its picture is.
+            # A polled store itself says as of when its snapshot is.
             return max(self._proven_at, self._table.known_at)
 
     def stale(self) -> bool:
@@ -87,7 +87,7 @@ class Freshness:
         with self._lock:
             self._settle()
             late, now = self._late(), monotonic()
-            # A reading that is under way is the cure already, however long it takes; and while
+            # A reading that is under way is a later step already, however long it takes; and while
             # nothing is confirmed it may be the store that is late.
             confirmed = now - self._confirmed_at < READ_AFTER
             if (

@@ -36,13 +36,13 @@ _BESIDES: Final = (
     ),
 )  # fmt: skip
 
-_TOLD: Final = tuple(fact for fact in FACTS if fact.told)
-_LISTED: Final = tuple(fact for fact in _TOLD if fact.listed)
+_PUBLIC: Final = tuple(fact for fact in FACTS if fact.in_json)
+_LISTED: Final = tuple(fact for fact in _PUBLIC if fact.listed)
 LOCK_FACTS: Final = (*_LISTED[:2], *_NOW, *_LISTED[2:], *_BESIDES)
 """Of a lock in a list: name and uuid, state, the rest."""
 REMOVED_FACTS: Final = (*_LISTED, *REMOVAL_FACTS)
 """Of a removal in a list."""
-UNLISTED: Final = tuple(fact for fact in _TOLD if not fact.listed)
+UNLISTED: Final = tuple(fact for fact in _PUBLIC if not fact.listed)
 """Besides, of one lock or removal that is asked for."""
 
 

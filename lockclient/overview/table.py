@@ -1,7 +1,7 @@
-"""The live picture of all locks in one process: one read of everything, then one watch.
+"""The live table of all locks in one process: one read of everything, then one watch.
 
-A thread of its own applies what the watch brings; readers take copies under a lock, rows never
-change once made. After a resync unchanged rows stay what they are, so that an unlocker counts on.
+A thread of its own applies what the watch brings; readers take copies under a lock, rows are
+immutable. After a resync unchanged rows stay what they are, so that an unlocker counts on.
 
 A restore from a backup loses pushes: a row from before such a push looks unchanged afterwards, its
 revisions included. So each sign of a restore restarts all counts, as if all locks were found then:
@@ -44,7 +44,7 @@ log = get_logger(__name__)
 READING_TIMEOUT_S = 1800.0
 """For reading everything: the store gives up on a page that does not come much sooner."""
 MAX_TRANSITIONS_PER_CALL = 1000
-"""Locks that are told at a time when everything was read."""
+"""Listeners get a reading's transitions in such parts."""
 STUCK_AFTER_S = 120.0
 """Seconds without a page after which a reading hangs: the store gives up on one after a minute."""
 
@@ -78,12 +78,12 @@ class Table:
         self._contents = Contents(NewestRemovals(), {})
         self._term = 0
         self.revision = 0
-        """The store's revision that the picture shows: it grows when anything changes."""
+        """The store's revision that the table shows: it grows when anything changes."""
         self.followed = 0
         """The revision of the last change that the watch brought, and not a reading."""
         self.known_at = -math.inf
-        """The monotonic moment up to which all that was written is shown; -inf: it tells itself of
-        no moment, so that something must be known to be written (`freshness`)."""
+        """The monotonic moment up to which all that was written is shown, of a polled store; -inf:
+        see `freshness`."""
         self._proof = proof
         self._proven_at = -math.inf
         self.restored_at = 0.0
@@ -91,18 +91,18 @@ class Table:
         self.restarts = 0
         """The number of times that all counts were restarted."""
         # Whether it is not known yet that a watch goes on in the store in which it began.
-        self._looking = False
+        self._checking = False
         self._missed = False
         """The watch missed changes, and not everything was read since."""
         self._loading = True
-        self._got_on_at = math.inf
+        self._page_at = math.inf
         self._ready = threading.Event()
         self._backlog = BoundedQueue()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="clustermutex-table", daemon=True)
         self._troubles = Troubles(self._stopping)
         self.loads = 0
-        """How often everything was read: 1, and one more for each resync or lost watch."""
+        """How often everything was read."""
 
     # ------------------------------------------------------------ life
 
@@ -117,19 +117,18 @@ class Table:
         return self._ready.wait(timeout)
 
     def ready(self) -> bool:
-        """Tell whether everything was read once."""
         return self._ready.is_set()
 
     def connected(self) -> bool:
-        """Tell whether the picture is up to date as far as anyone can know."""
-        unsure = self.trouble or self._looking or self._missed
+        """Tell whether the table is up to date as far as anyone can know."""
+        unsure = self.trouble or self._checking or self._missed
         return self._ready.is_set() and not unsure and self._store.connected()
 
     def known_until(self) -> float:
         """Return the monotonic moment up to which no push was missed.
 
-        A polled store is known up to the begin of its last poll: a lock whose `expected_runtime` is
-        shorter than the interval would else be past its alert between two.
+        Of a polled store, the begin of its last poll: else a lock whose `expected_runtime` is
+        shorter than the interval would be past its alert between two.
         """
         return monotonic() if self.can.watch else self.known_at
 
@@ -140,10 +139,10 @@ class Table:
         return self._loading
 
     def down(self) -> str | None:
-        """Say in a sentence that the thread that keeps the picture has ended or hangs, if so."""
+        """Say in a sentence that the table's thread has ended or hangs, if so."""
         if self._thread.ident is not None and not self._thread.is_alive():
             return "The thread that follows the locks has ended."
-        ago = monotonic() - self._got_on_at if self._loading else 0.0
+        ago = monotonic() - self._page_at if self._loading else 0.0
         if ago > STUCK_AFTER_S:
             return f"The reading of all locks hangs: nothing has come for {duration(ago)}."
         return None
@@ -207,17 +206,17 @@ class Table:
         return [removal for _, removal in reversed(kept)]
 
     def recorded(self) -> int:
-        """Return how many removals the store has on record, kept here or not."""
+        """Return the number of removals that the store has on record, kept here or not."""
         return self._contents.recorded
 
     # ------------------------------------------------------------ the thread
 
     def _run(self) -> None:
         mark_thread()
-        # Nothing ends this thread but `stop()`: a picture that nobody keeps up to date looks like a
-        # store in which nothing happens. What went wrong may have left half a step in the picture,
-        # so it is read anew, and what the step had done by then was told.
-        complete = False  # whether the picture is, up to its revision
+        # Nothing ends this thread but `stop()`: a table that no thread follows looks like a store
+        # in which nothing happens. An error may have left half a step in the table, so all is read
+        # anew; listeners have that half.
+        complete = False  # up to its revision
         while not self._stopping.is_set():
             try:
                 complete = self._go_on(complete)
@@ -231,7 +230,7 @@ class Table:
 
     def _go_on(self, complete: bool) -> bool:
         if not complete:
-            self._loading, self._got_on_at = True, monotonic()
+            self._loading, self._page_at = True, monotonic()
             self._load(Deadline.after(READING_TIMEOUT_S))
             self._missed = False  # not before the listeners have the rows that count anew
             self._troubles.succeeded(READ)
@@ -252,16 +251,16 @@ class Table:
         proven = self.is_proven()
         for batch in self._store.load(kinds, deadline):
             fresh.add(batch)
-            proven &= monotonic() - self._got_on_at <= self._proof
-            self._got_on_at = monotonic()
+            proven &= monotonic() - self._page_at <= self._proof
+            self._page_at = monotonic()
         fresh.finish()
-        back = self._was_put_back(fresh.revision, fresh.term)
+        back = self._is_restored(fresh.revision, fresh.term)
         back |= fresh.went_back and self._store.can.watch
         with self._lock:
             before, self._contents = self._contents.rows, fresh
             self.revision, self._term = fresh.revision, fresh.term
             self.known_at = fresh.known_at
-            self.followed = min(self.followed, fresh.revision)  # a store that was put back
+            self.followed = min(self.followed, fresh.revision)  # after a restore
             self.loads += 1
             if back:
                 self.restored_at = time.time()
@@ -284,7 +283,7 @@ class Table:
         """Apply batches until stopped or until a change may be missing. False: read anew."""
         while (batch := self._backlog.get()) is not None and not batch.gap:
             self._troubles.succeeded(FOLLOWED)
-            if batch.started and self._look_whether_put_back():
+            if batch.started and self._check_restored():
                 return False
             if batch.revision <= self.revision:
                 continue  # of the watch before this one, and in the reading already
@@ -294,7 +293,7 @@ class Table:
                 with self._lock:
                     self._apply(batch, changed)
                     self.revision, self.known_at = batch.revision, batch.known_at
-            finally:  # what is in the picture is told, come what may: nobody would hear it again
+            finally:  # listeners get what is in the table, come what may: it does not come again
                 self._notify(changed)
             if not batch.started:
                 self.followed, self._proven_at = batch.revision, arrived
@@ -302,25 +301,25 @@ class Table:
             self._missed |= batch.missed
         if batch is not None and batch.refused:
             self._troubles.failed(FOLLOWED, batch.refused)
-            return True  # and it is told a second later, so that this is no busy loop
+            return True  # a refusal comes a second later, so this is no busy loop
         return False
 
-    def _look_whether_put_back(self) -> bool:
+    def _check_restored(self) -> bool:
         """Ask, as a watch goes on, whether the store was restored.
 
-        The watch does not tell if revisions are higher than before all the same.
+        The watch does not show it where revisions are higher than before all the same.
         """
-        self._looking = True
+        self._checking = True
         try:
             page = next(self._store.load(("unlockers",), Deadline.after(3)), None)
             if page is not None:
-                self._missed |= self._was_put_back(page.revision, page.term)
+                self._missed |= self._is_restored(page.revision, page.term)
                 self._term = self._term if self._missed else max(self._term, page.term)
         finally:
-            self._looking = False
+            self._checking = False
         return self._missed
 
-    def _was_put_back(self, revision: int, term: int) -> bool:
+    def _is_restored(self, revision: int, term: int) -> bool:
         return revision < self.revision or 0 < term < self._term
 
     def _restart_counts(self, why: str) -> None:
@@ -375,5 +374,5 @@ class Table:
 def _logged() -> Iterator[None]:
     try:
         yield
-    except Exception:  # a listener's mistake must not stop the picture
+    except Exception:  # a listener's mistake must not stop the table
         log.exception("A listener of the table of all locks failed.")

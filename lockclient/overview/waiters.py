@@ -1,4 +1,4 @@
-"""The waiters in all queues: read from the store again when a queue has changed."""
+"""The waiters in all queues, read from the store again when a queue has changed."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from lockclient.overview.table import Table
 from lockclient.stores.service_protocol import ServiceStore, Tickets
 
 MOST: Final = 2000
-"""Waiters that are told of, besides all those that may be in a deadlock."""
+"""Waiters that are read, besides all those that may be in a deadlock."""
 
 
 class WaitQueues:
-    """The waiters of a table's locks as of the last look.
+    """The waiters of a table's locks as of the last poll.
 
     Attributes:
-        total: how many wait, read or not.
-        unread: how many tickets were too much to read: a deadlock among them is not noticed.
+        total: the number of waiters, read or not.
+        unread: the number of tickets that were too many to read: a deadlock among them is missed.
         heads: the first ticket of each queue that was read whole; the same object until a change.
     """
 
@@ -35,16 +35,16 @@ class WaitQueues:
         self.total = self.unread = 0
         self.heads: Mapping[str, Ticket] = {}
 
-    def look(self, patience: float) -> None:
+    def poll(self, patience: float) -> None:
         """Read the waiters if a queue or its holder has changed; an error leaves all as it was.
 
-        Everybody in a circle holds a lock for which somebody waits: others matter for no deadlock.
+        Each actor in a circle holds a lock that has waiters: others matter for no deadlock.
         """
         lengths = {name: self._table.queue_length(name) for name in self._table.waiters()}
         actors = frozenset(holder.actor for holder in self._held(lengths).values() if holder.actor)
         if (lengths, actors) == self._read:
             return
-        # What they were is noted as it was before: what changes meanwhile is read next time.
+        # The lengths of before the request are kept: what changes meanwhile is read next time.
         answer = (
             self._store.tickets(MOST, Deadline.after(patience), actors) if lengths else Tickets()
         )

@@ -22,7 +22,7 @@ _DONE: Final = {
     AUTO_UNLOCK: "Auto-unlocked",
     FORCE_UNLOCK: "Force-unlocked",
 }
-_WRITTEN: Final = [fact.name for fact in FACTS if fact.told and fact.listed and fact != ALIVE_AT]
+_WRITTEN: Final = [fact.name for fact in FACTS if fact.in_json and fact.listed and fact != ALIVE_AT]
 _SHOWN: Final = attrgetter(*_WRITTEN, "problems")
 
 

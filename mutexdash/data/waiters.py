@@ -124,5 +124,5 @@ class WaiterPoller(Loop):
         """Read who waits, if anything about it has changed."""
         if self._table.ready():
             with suppress(ClusterMutexError):  # shown as it was, and tried again
-                self._lines.look(_REQUEST_TIMEOUT_S)
+                self._lines.poll(_REQUEST_TIMEOUT_S)
             self._waits = Waits.of(self._lines)  # a holder may have changed without its line

@@ -30,7 +30,7 @@ from mutexdash.web.context import dashboard
 
 blueprint = Blueprint("exports", __name__)
 
-_COLUMNS: Final = (*REMOVAL_FACTS, *(fact for fact in FACTS if fact.told))
+_COLUMNS: Final = (*REMOVAL_FACTS, *(fact for fact in FACTS if fact.in_json))
 _EXPORT_TIMEOUT_S: Final = 60.0
 _MAX_BYTES: Final = 128 * 1024 * 1024
 """Bytes of all exports that are on their way, if the application's config has no

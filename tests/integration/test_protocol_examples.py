@@ -408,6 +408,6 @@ def test_the_facts_of_about_are_those_of_the_page() -> None:
 
 def test_what_a_removal_records_is_on_the_page() -> None:
     section = PAGE.partition("### Removals\n")[2].partition("\n## ")[0]
-    recorded = {each.name for each in FACTS if each.told and each.place != ABOUT}
+    recorded = {each.name for each in FACTS if each.in_json and each.place != ABOUT}
     recorded |= {"removed_at", "removed_by", "how", "why", "backtrace", "code"}
     assert recorded == set(re.findall(r"`(\w+)`", section)) - {"about", "process"}

@@ -158,7 +158,7 @@ def findings(store: ServiceStore, settings: Settings, listen: float) -> Iterator
 def _knots(table: Table, store: ServiceStore) -> Iterator[Finding]:
     lines = WaitQueues(table, store)
     try:
-        lines.look(ANSWER_TIMEOUT_S)
+        lines.poll(ANSWER_TIMEOUT_S)
     except ClusterMutexError as error:
         again = f"Run this again when {store.can.display_name} answers steadily."
         yield Finding("locks", ERROR, f"Who waits for what can't be read. {error}", again)

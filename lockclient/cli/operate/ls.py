@@ -174,7 +174,7 @@ def ls(
 def _print_list(store: ServiceStore, choice: Choice, *, as_json: bool) -> None:
     table = read_table(store)
     queues = WaitQueues(table, store)
-    queues.look(ANSWER_TIMEOUT_S)
+    queues.poll(ANSWER_TIMEOUT_S)
     now = time.time()
     seen = choice.view(store, table, queues, now)
     if as_json:
@@ -240,7 +240,7 @@ def _watch_list(store: ServiceStore, choice: Choice, *, as_json: bool) -> None:
             nonlocal looked_at
             if time.monotonic() > looked_at + WAITERS_INTERVAL_S:
                 with suppress(StoreUnavailable, StoreError):  # what was read last is shown
-                    queues.look(ANSWER_TIMEOUT_S)
+                    queues.poll(ANSWER_TIMEOUT_S)
                 looked_at = time.monotonic()
             return choice.view(store, table, queues, wall)
 

@@ -156,7 +156,7 @@ def events(store: ServiceStore, *, initial: bool) -> Iterator[LogRow]:
             yield from _from_inbox(inbox, watcher)
             yield from watcher.check()
             with suppress(StoreUnavailable, StoreError):  # that it is away is told by itself
-                lines.look(WAITERS_TIMEOUT_S)
+                lines.poll(WAITERS_TIMEOUT_S)
             yield from watcher.check_waiters(lines)
 
 

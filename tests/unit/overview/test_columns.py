@@ -44,7 +44,7 @@ VALUES: dict[str, Callable[[int], Any]] = {
     FLAG: lambda number: True,
 }
 TITLED = [fact for fact in FACTS if fact.title]
-TOLD = [fact for fact in FACTS if fact.told]
+TOLD = [fact for fact in FACTS if fact.in_json]
 MADE = Holder(
     "whole",
     **{
