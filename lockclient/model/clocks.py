@@ -48,6 +48,7 @@ class Deadline(float):
         return max(0.0, self - monotonic())
 
     def expired(self) -> bool:
+        """Tell whether the moment has passed."""
         return monotonic() >= self
 
     @property
