@@ -99,7 +99,7 @@ def test_one_that_is_away_is_named_and_the_others_are_told(
         (("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"), "maxmemory-policy"),
         (("--requirepass", "secret"), "it wants a password"),
         (("--replicaof", "127.0.0.1", "1"), "it is a replica"),
-        (("--rename-command", "SCAN", ""), "SCAN"),
+        (("--rename-command", "SSCAN", ""), "SSCAN"),
     ],
 )
 def test_it_fails_where_no_server_can_be_told(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lockclient import ClusterMutex
+from lockclient import ClusterMutex, StoreError
 from lockclient.model.holder import MAX_UUID_BYTES, Holder
 from lockclient.model.removal import MAX_RECORD
 from tests.contract.following import Watcher, remove, take, unlock
@@ -56,16 +56,37 @@ def watcher(store: ValkeyStore) -> Iterator[Watcher]:
     made.table.stop()
 
 
-def test_more_than_a_step_of_a_scan(
-    watcher: Watcher, writer: ValkeyStore, servers: Servers
-) -> None:
-    """Other programs' keys are in between, and are not ours."""
+def test_the_index_alone_is_read(watcher: Watcher, writer: ValkeyStore, servers: Servers) -> None:
+    """More entries than one step returns; other programs' keys cost nothing."""
     others = [word for number in range(3000) for word in (f"other/{number}", "x")]
     servers.command("MSET", *others)
-    for number in range(150):
+    for number in range(600):
         take(writer, f"lock-{number:03}")
-    wait_until(lambda: len(held(watcher)) == 150)
+    wait_until(lambda: len(held(watcher)) == 600)
     assert writer.names("lock-14", 5, soon()) == [f"lock-14{i}" for i in range(5)]
+    assert all("cmdstat_scan" not in told for told in servers.command("INFO", "commandstats"))
+
+
+def test_entries_go_with_their_keys(writer: ValkeyStore, servers: Servers) -> None:
+    """By a release, and after an expiry or a deletion by hand by the takes that follow."""
+    index = writer.keys.lock_index
+    for number in range(20):
+        take(writer, f"lock-{number}")
+    unlock(writer, take(writer, "released"))
+    assert servers.command("SISMEMBER", index, "released") == [0] * 5
+    servers.command("DEL", *(writer.keys.lock(f"lock-{number}") for number in range(20)))
+
+    def is_swept() -> bool:
+        unlock(writer, take(writer, "other"))
+        return servers.command("SCARD", index) == [0] * 5
+
+    wait_until(is_swept, what="the sweep")
+
+
+def test_a_client_without_the_index_is_refused(writer: ValkeyStore, servers: Servers) -> None:
+    servers.command("HSET", writer.keys.server, "terms", "servers=5 longest=3600")
+    with pytest.raises(StoreError, match="of a release without an index"):
+        take(writer, "a")
 
 
 def test_a_majority_says_what_is_held(
@@ -139,7 +160,10 @@ def test_the_latest_announcement_counts(
 def test_hostile_values_are_bounded(
     watcher: Watcher, writer: ValkeyStore, servers: Servers
 ) -> None:
-    """Other kinds of keys, names that are none, bytes that are no text, numbers beyond all."""
+    """Other kinds of keys, names that are none, bytes that are no text, numbers beyond all.
+
+    An unlocker walks the keyspace and finds what was written by hand.
+    """
     locks = writer.keys.locks
     servers.command("SET", f"{locks}string", "x")
     servers.command("HSET", f"{locks}a/b", "uuid", "two segments")
@@ -153,6 +177,7 @@ def test_hostile_values_are_bounded(
     servers.command("SET", writer.keys.record("r", "x" * (MAX_UUID_BYTES + 1)), "{}")
     servers.command("HSET", writer.keys.announcement("s"), "said", "q" * 10**6, "number", "1e9")
     servers.command("SET", writer.keys.announcement("t"), "x")
+    writer.announce("u", "{}", 60.0, soon())
     wait_until(lambda: {"long", "about", "bytes"} <= set(held(watcher)))
     shown = held(watcher)
     assert set(shown) == {"long", "about", "bytes"}

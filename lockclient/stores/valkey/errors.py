@@ -81,11 +81,6 @@ _BY_ERROR_TEXT: Final = {
         foreign_key=True,
     ),
     "max number of clients": VoteFailure("it has too many clients (maxclients)"),
-    "Function not found": VoteFailure(
-        "it does not know the functions by which this release reads for a user who only looks: "
-        "let the script of `clustermutex setup-auth --dashboard` run again",
-        permanent=True,
-    ),
 }
 """By a pattern of a server's error reply; the first that matches counts."""
 _BY_CONNECTION_ERROR: Final = {
@@ -178,7 +173,12 @@ def config_mismatch(fingerprint: bytes, location: ValkeyLocation) -> VoteFailure
     theirs = dict(
         setting.partition("=")[::2] for setting in fingerprint.decode(errors="replace").split()
     )
-    if theirs.get("servers") != str(len(location.endpoints)):
+    if theirs.get("keys") != "2":
+        reason = (
+            "its keys are of a release without an index, and nobody lists them: end all clients of "
+            "that release, then delete <prefix>/server on each server"
+        )
+    elif theirs.get("servers") != str(len(location.endpoints)):
         reason = (
             f"it is one of {theirs.get('servers', '?')} servers there, and this client's URL names "
             f"{len(location.endpoints)}: all who use this prefix must name the same ones"

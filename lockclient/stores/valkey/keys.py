@@ -2,6 +2,8 @@
 
     <root>/server                    what tells that this server has lost nothing (`SETTLE`)
     <root>/locks/<name>              the lock: a hash
+    <root>/locks                     an index, a set: what follows that in the names of such keys;
+                                     <root>/unlockers and <root>/removed as well
     <root>/withdrawn/<name>/<uuid>   a tombstone: this uuid's takes do nothing, up to that number
     <root>/removed/<name>/<uuid>     the record of a removal, JSON
     <root>/unlockers/<id>            an unlocker's announcement: a hash, which expires
@@ -53,6 +55,9 @@ class KeyNames(SegmentNames):
 
     def __init__(self, root: str) -> None:
         super().__init__(f"{root}/locks/", f"{root}/unlockers/", f"{root}/removed/")
+        self.lock_index = f"{root}/locks"
+        self.unlocker_index = f"{root}/unlockers"
+        self.record_index = f"{root}/removed"
         self.server = f"{root}/server"
         self.note = f"{root}/notifications/note"
         self.all = f"{root}/"

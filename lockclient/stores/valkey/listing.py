@@ -1,6 +1,6 @@
-"""Listing of all locks for services: a scan of all servers at once, then what is new.
+"""Listing of all locks for services: a scan of all servers' indexes at once, then what is new.
 
-**A look** goes through the keys of each server, in steps so small that nobody waits for one, and
+**A look** goes through the index of each server, in steps so small that nobody waits for one, and
 has of each lock its uuid and the number of its last push. What these say is compared; only of what
 is not known yet the rest is asked, by one server that says the same. So a look reads no backtrace
 twice. A server that does not answer to the end has no vote in this look.
@@ -49,7 +49,7 @@ from lockclient.stores.valkey.wire.connection import Command
 from lockclient.threads.backoff import Backoff
 
 _SCAN_COUNT: Final = "500"
-"""Keys that a server scans in one step: less than a millisecond."""
+"""Entries of an index that a server looks at in one step: less than a millisecond."""
 _MAX_WARNINGS: Final = 20
 """Names in warnings that too few servers have."""
 _MAX_READ_LOCKS: Final = 100
@@ -105,7 +105,7 @@ class KeyListing:
     def live(
         self, deadline: Deadline, known: Mapping[Key, KnownItem]
     ) -> Iterator[Sequence[StoredItem]]:
-        folders, self._records = self._scan("live", deadline)
+        folders, self._records = self._scan(deadline)
         self._held, few = self._merge_locks(folders["locks"])
         before = few if self._few_before is None else self._few_before
         self._few = {name: said for name, said in few.items() if before.get(name) == said}
@@ -122,7 +122,7 @@ class KeyListing:
     def records(
         self, deadline: Deadline, known: Mapping[Key, KnownItem]
     ) -> Iterator[Sequence[StoredItem]]:
-        folders, _ = self._scan("removed", deadline)
+        folders, _ = self._scan(deadline, records=True)
         new: dict[Key, tuple[int, str, int]] = {}
         for rest, (number, i) in recorded(folders["removed"]).items():
             segment, _, last = rest.partition("/")
@@ -156,7 +156,7 @@ class KeyListing:
 
     def held(self, prefix: str, deadline: Deadline) -> Iterator[str]:
         """Yield the names of held locks that begin with `prefix`."""
-        folders, _ = self._scan("live", deadline)
+        folders, _ = self._scan(deadline)
         for name in self._merge_locks(folders["locks"])[0]:
             if name.startswith(prefix):
                 yield name
@@ -317,28 +317,30 @@ class KeyListing:
             lambda answers: len(answers) == len(args),
         )
 
-    # ------------------------------------------------------------ the scan
+    # ------------------------------------------------------------ the index
 
-    def _scan(self, what: str, deadline: Deadline) -> Scan:
-        """Go through all servers' keys."""
+    def _scan(self, deadline: Deadline, *, records: bool = False) -> Scan:
+        """Go through all servers' indexes: of locks and unlockers, or of `records`."""
         pauses, until = Backoff(*ROUND_PAUSES_S), deadline.within(0.0, _RETRY_S)
         while True:
             try:
-                return self._scan_once(what, deadline)
+                return self._scan_once(deadline, records)
             except StoreUnavailable:
                 pause = pauses.next()
                 if self._rounds.servers.closed or until.remaining() < pause + MIN_ROUND_S:
                     raise
                 time.sleep(pause)
 
-    def _scan_once(self, what: str, deadline: Deadline) -> Scan:
-        cursors = dict.fromkeys(self._rounds.all, "0")
+    def _scan_once(self, deadline: Deadline, records: bool) -> Scan:
+        begin = ("", "", "0") if records else ("0", "0", "0")
+        cursors: dict[int, tuple[str, ...]] = dict.fromkeys(self._rounds.all, begin)
         read: dict[int, dict[str, Folder]] = {i: {name: {} for name in _FOLDERS} for i in cursors}
-        records, sums = dict.fromkeys(self._rounds.all, 0), dict.fromkeys(self._rounds.all, 0)
+        numbers, sums = dict.fromkeys(self._rounds.all, 0), dict.fromkeys(self._rounds.all, 0)
         ahead: dict[int, float] = {}
         failures: dict[int, errors.VoteFailure] = {}
+        how = (self._rounds.keys.all, _SCAN_COUNT, "1" if records else "")
         while cursors:
-            args = {i: (cursors[i], self._rounds.keys.all, _SCAN_COUNT, what) for i in cursors}
+            args = {i: (*how, *cursors[i]) for i in cursors}
             result = self._ask_all(lua_scripts.LIST, args, deadline)
             failures |= result.failures
             for i in result.answers.keys() ^ cursors.keys():
@@ -346,21 +348,21 @@ class KeyListing:
             if len(read) < self._rounds.quorum.majority:
                 raise errors.no_majority(self._rounds.location, failures, unknown=False)
             for i, reply in result.answers.items():
-                cursor, page, count, total, now = reply.rest
+                at, page, count, total, now = reply.rest
                 found = json.loads(page.decode(errors="replace"), strict=False)
                 for folder, texts in found.items():
                     read[i][folder].update(texts)
-                records[i] += count
+                numbers[i] += count
                 sums[i] += int(total)
                 ahead[i] = int(now) / 1000 - monotonic()
-                cursors[i] = decoded(cursor)
-                if cursors[i] == "0":
+                cursors[i] = tuple("" if cursor == b"0" else decoded(cursor) for cursor in at)
+                if not any(cursors[i]):
                     del cursors[i]
         self.ahead = {i: ahead[i] for i in read}
         if self._first is None:
             self._first = median(self.ahead.values())
         folders = {name: {i: read[i][name] for i in read} for name in _FOLDERS}
-        return folders, {i: (records[i], sums[i]) for i in read}
+        return folders, {i: (numbers[i], sums[i]) for i in read}
 
 
 def _chunks(of: Mapping[_Name, _Value]) -> Iterator[dict[_Name, _Value]]:

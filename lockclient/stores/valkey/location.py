@@ -91,10 +91,10 @@ class ValkeyLocation:
         """What all clients of this keyspace must have alike, as each server knows it.
 
         How many servers there are, and not which: they may have other names in another network.
-        That locks expire by themselves is told where it is so alone: as clients of yesterday do.
+        `keys` is the number of what stands in a server: clients before 2 wrote no index.
         """
         expire = " expire=1" if self.expire else ""
-        return f"servers={len(self.endpoints)} longest={self.longest:g}{expire}"
+        return f"servers={len(self.endpoints)} longest={self.longest:g}{expire} keys=2"
 
     def url(self) -> str:
         """Return it as a URL, without user, password and certificates."""

@@ -23,10 +23,7 @@ on; any other one votes when that longest time has passed, by its own clock. Unt
 is no vote, to nobody and for nothing: not even that a lock is not there. It is an operator's word
 because only `CONFIG GET` would tell, and who may ask that may ask for the server's password.
 
-Who only looks has no right to `EVAL`: any script could be sent, also one that never ends, and
-stops the server for all (`EVAL_RO` as well). What such a user needs stands in the server as
-functions, which `clustermutex setup-auth` has an operator load: these scripts, and no other ones.
-So what they are told by their caller must not let them run for long either.
+Who only looks has no right to `EVAL`, and reads by plain commands: see `plain_reads`.
 """
 
 from __future__ import annotations
@@ -47,13 +44,11 @@ class Script(NamedTuple):
     """A script, and the name under which a server keeps it; none: it is a plain command.
 
     One that `votes` is told besides which process it is taken for, and the keyspace's `terms`.
-    One that writes nothing is a `function`, too, by this name, for who may send no script.
     """
 
     source: str
     sha: str = ""
     votes: bool = False
-    function: str = ""
 
 
 _PAST: Final = """
@@ -91,6 +86,26 @@ redis.pcall('DEL', (string.gsub(KEYS[1], '[^/]+$', 'withdrawn/')))
 """Begins each script that writes and whose first key is `<root>/server`, but `TAKE`: what keeps or
 frees a lock needs little memory, and a lock that was given can't be kept without it."""
 
+_INDEX: Final = """
+-- The entries of a folder are the rests of its keys' names, in a set at the folder's own name. An
+-- entry proves nothing: it is written with its key, and whoever writes removes those of which the
+-- key is gone. As two are looked at with each new one, no more are stale, about, than are not.
+local ENTRY, RECORD = '^(.+)/([^/]+)$', '^(.+)/([^/]+/[^/]+)$'
+local function enter(key, pattern)
+    local index, entry = string.match(key, pattern)
+    redis.call('SADD', index, entry)
+    for _, other in ipairs(redis.call('SRANDMEMBER', index, 2)) do
+        if redis.call('PTTL', index .. '/' .. other) == -2 and other ~= entry then
+            redis.call('SREM', index, other)
+        end
+    end
+end
+local function leave(key, pattern)
+    local index, entry = string.match(key, pattern)
+    redis.pcall('SREM', index, entry)
+end
+"""
+
 _WHOLE: Final = """
 -- Whoever may write locks may have written anything there, of any size.
 local function whole(key)
@@ -109,11 +124,10 @@ end
 )
 
 
-def _script(source: str, function: str = "", *, votes: bool = False) -> Script:
+def _script(source: str, *, votes: bool = False) -> Script:
     source = _VOTES + source if votes else source
     sha = sha1(source.encode()).hexdigest()  # noqa: S324 - it is their name for it
-    # Another release may ask otherwise, and both be there: so each has its own.
-    return Script(source, sha, votes, f"clustermutex_{function}_{sha[:8]}" if function else "")
+    return Script(source, sha, votes)
 
 
 _voting_script: Final = partial(_script, votes=True)
@@ -162,6 +176,7 @@ return {'settled', string.format('%d', math.max(0, at - now)), kept}
 
 TAKE: Final = _voting_script(
     _WHOLE
+    + _INDEX
     + """
 -- KEYS server, lock, mark; ARGV run, terms, uuid, number of the try, expiry, from whom it may be
 -- taken over and at which push (empty: nobody, any), then the fields
@@ -191,6 +206,7 @@ if redis.call('PTTL', KEYS[2]) ~= -2 then
     redis.call('HSET', KEYS[2], 'take', ARGV[4])
     redis.call('DEL', KEYS[2])
 end
+enter(KEYS[2], ENTRY)
 redis.call('HSET', KEYS[2], 'take', ARGV[4], 'push', '0', 'expiry', ARGV[5], unpack(ARGV, 8))
 redis.call('PEXPIRE', KEYS[2], ARGV[5])
 return {'taken', expired}
@@ -226,7 +242,9 @@ if expiry > 0 then redis.call('PEXPIRE', KEYS[2], expiry) end
 return {'pushed', ARGV[5]}
 """)
 
-GIVE: Final = _keeping_script("""
+GIVE: Final = _keeping_script(
+    _INDEX
+    + """
 -- KEYS server, lock, mark, record; ARGV run, terms, until when by this server's clock, number of
 -- the try, expiry, then the fields: a vote that was lost is given back, see `regrant`
 local mark = redis.call('GET', KEYS[3])
@@ -235,10 +253,12 @@ if over or redis.call('GET', KEYS[4]) or redis.call('PTTL', KEYS[2]) ~= -2 then
     return {'refused'}
 end
 if now > tonumber(ARGV[3]) then return {'late'} end
+enter(KEYS[2], ENTRY)
 redis.call('HSET', KEYS[2], unpack(ARGV, 6))
 if ARGV[5] ~= '0' then redis.call('PEXPIRE', KEYS[2], ARGV[5]) end
 return {'given'}
-""")
+"""
+)
 
 READ: Final = _voting_script(
     _WHOLE
@@ -254,11 +274,12 @@ else
 end
 if over(KEYS[2]) then found = {} end
 return {'seen', found, record}
-""".replace("RECORD_BYTES", str(MAX_RECORD + 1)),
-    "read",
+""".replace("RECORD_BYTES", str(MAX_RECORD + 1))
 )
 
-REMOVE: Final = _keeping_script("""
+REMOVE: Final = _keeping_script(
+    _INDEX
+    + """
 -- KEYS server, lock, record, mark; ARGV run, terms, uuid, push as seen (or empty), channel,
 -- record (or empty), for how long that stands, for how long the mark does
 local has = redis.call('HMGET', KEYS[2], 'uuid', 'push')
@@ -272,21 +293,29 @@ if ARGV[4] ~= '' and (tonumber(has[2]) or 0) > tonumber(ARGV[4]) then
 end
 -- First what a user may lack the right to: a script that fails does not undo what it has done.
 if ARGV[6] ~= '' then
+    enter(KEYS[3], RECORD)
     redis.call('SET', KEYS[3], ARGV[6], 'PX', ARGV[7])
     redis.call('SET', KEYS[4], 'all', 'PX', ARGV[8])
 end
 redis.call('DEL', KEYS[2])
+leave(KEYS[2], ENTRY)
 return {'dropped', redis.pcall('PUBSUB', 'NUMSUB', ARGV[5])[2] or 1}
-""")
+"""
+)
 
-DROP: Final = _script("""
+DROP: Final = _script(
+    _INDEX
+    + """
 -- KEYS lock, mark, record; ARGV uuid, up to which try (or all), for how long to mark that (or
 -- empty), channel, whether to tell who listens (1; else it answers how many do). Whatever the
 -- server has lost, this it may do.
 local has = redis.call('HMGET', KEYS[1], 'uuid', 'take')
 local all = ARGV[2] == 'all'
 local ours = has[1] == ARGV[1] and (all or (tonumber(has[2]) or 0) <= tonumber(ARGV[2]))
-if ours then redis.call('DEL', KEYS[1]) end
+if ours then
+    redis.call('DEL', KEYS[1])
+    leave(KEYS[1], ENTRY)
+end
 if ARGV[3] ~= '' then
     local mark = redis.call('GET', KEYS[2])
     if mark ~= 'all' and (all or not mark or tonumber(mark) < tonumber(ARGV[2])) then
@@ -301,46 +330,91 @@ if ARGV[5] == '1' then
     return {'dropped', 0}
 end
 return {'dropped', redis.pcall('PUBSUB', 'NUMSUB', ARGV[4])[2] or 1}
-""")
+"""
+)
 
+RECORD: Final = _script(
+    _INDEX
+    + """
+-- KEYS record; ARGV record, for how long: unless somebody has told how it went
+enter(KEYS[1], RECORD)
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2], 'NX')
+return {'done'}
+"""
+)
 
-UNRECORD: Final = _script("""
+UNRECORD: Final = _script(
+    _INDEX
+    + """
 -- KEYS record; ARGV record, what stands instead (or empty), for how long: a removal that came to
 -- nothing, or that another one has done
 if redis.call('GET', KEYS[1]) == ARGV[1] then
     redis.call('DEL', KEYS[1])
-    if ARGV[2] ~= '' then redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) end
+    if ARGV[2] ~= '' then
+        redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+    else
+        leave(KEYS[1], RECORD)
+    end
 end
 return {'done'}
-""")
+"""
+)
+
+FORGET_RECORD: Final = _script(
+    _INDEX
+    + """
+-- KEYS record
+redis.call('DEL', KEYS[1])
+leave(KEYS[1], RECORD)
+return {'done'}
+"""
+)
+
+FORGET_UNLOCKER: Final = _script(
+    _INDEX
+    + """
+-- KEYS announcement
+redis.call('DEL', KEYS[1])
+leave(KEYS[1], ENTRY)
+return {'done'}
+"""
+)
 
 LIST: Final = _voting_script(
     """
--- KEYS server; ARGV run, terms, cursor, what all keys begin with, how many to look at, which
--- folders to tell of (locks and unlockers; or removed: else of that a count and a sum alone)
-local count = math.min(ARGV[5], 1000)
-local page = redis.call('SCAN', ARGV[3], 'MATCH', ARGV[4] .. '*', 'COUNT', count)
-local found, records, sum = {locks = {}, unlockers = {}, removed = {}}, 0, 0
-for _, key in ipairs(page[2]) do
-    local folder, rest = string.match(string.sub(key, #ARGV[4] + 1), '^(%a+)/(.+)$')
-    if folder == 'removed' and ARGV[6] ~= folder then
-        records = records + 1
-        sum = sum + tonumber(string.sub(redis.sha1hex(key), 1, 8), 16)
-    elseif folder == 'removed' then
-        local size = redis.pcall('STRLEN', key)
-        if type(size) == 'number' then found.removed[rest] = tostring(size) .. ' ' end
-    elseif ARGV[6] ~= 'removed' and (folder == 'locks' or folder == 'unlockers') then
-        local has = redis.pcall('HMGET', key, 'uuid', folder == 'locks' and 'push' or 'number')
-        if folder == 'unlockers' and not has.err or has[1] and not over(key) then
-            local number, uuid = string.sub(has[2] or '0', 1, 20), string.sub(has[1] or '', 1, 256)
-            found[folder][rest] = number .. ' ' .. uuid
+-- KEYS server; ARGV run, terms, what all keys begin with, how many entries of each folder to look
+-- at, whether to list records (1; else of these a count and a sum alone), then the cursors of the
+-- folders (empty: it is at its end)
+local count = math.min(ARGV[4], 1000)
+local found, cursors, records, sum = {locks = {}, unlockers = {}, removed = {}}, {}, 0, 0
+for at, folder in ipairs({'locks', 'unlockers', 'removed'}) do
+    local page = {'0', {}}
+    if ARGV[5 + at] ~= '' then
+        page = redis.call('SSCAN', ARGV[3] .. folder, ARGV[5 + at], 'COUNT', count)
+    end
+    cursors[at] = page[1]
+    for _, entry in ipairs(page[2]) do
+        local key = ARGV[3] .. folder .. '/' .. entry
+        if folder == 'removed' and ARGV[5] ~= '1' then
+            records = records + 1
+            sum = sum + tonumber(string.sub(redis.sha1hex(key), 1, 8), 16)
+        elseif folder == 'removed' then
+            local size = redis.pcall('STRLEN', key)
+            if type(size) == 'number' and size > 0 then
+                found.removed[entry] = tostring(size) .. ' '
+            end
+        else
+            local has = redis.pcall('HMGET', key, 'uuid', folder == 'locks' and 'push' or 'number')
+            if folder == 'unlockers' and has[2] or has[1] and not over(key) then
+                local number = string.sub(has[2] or '0', 1, 20)
+                found[folder][entry] = number .. ' ' .. string.sub(has[1] or '', 1, 256)
+            end
         end
     end
 end
 sum, now = string.format('%d', sum), string.format('%d', now)
-return {'listed', page[1], cjson.encode(found), records, sum, now}
+return {'listed', cursors, cjson.encode(found), records, sum, now}
 """,
-    "list",
 )
 
 SHOW: Final = _voting_script(
@@ -363,17 +437,20 @@ for i = 5 + fields, #ARGV do
 end
 return {'shown', found}
 """,
-    "show",
 )
 
-SAY: Final = _keeping_script("""
+SAY: Final = _keeping_script(
+    _INDEX
+    + """
 -- KEYS server, heartbeat; ARGV run, terms, number, what it says, for how long it stands
 if (tonumber(redis.call('HGET', KEYS[2], 'number')) or 0) <= tonumber(ARGV[3]) then
+    enter(KEYS[2], ENTRY)
     redis.call('HSET', KEYS[2], 'number', ARGV[3], 'said', ARGV[4])
     redis.call('PEXPIRE', KEYS[2], ARGV[5])
 end
 return {'said'}
-""")
+"""
+)
 
 PROMISE: Final = _keeping_script("""
 -- KEYS server, note; ARGV run, terms, number, whose that is, how many bytes of the value at most
@@ -402,18 +479,3 @@ return {'written'}
 
 
 TELL: Final = Script("PUBLISH")  # channel, uuid
-SET: Final = Script("SET")
-FORGET: Final = Script("DEL")
-
-_READING: Final = (READ, LIST, SHOW)
-
-
-def library() -> tuple[str, str]:
-    """Return the name of the library of functions, and its source as `FUNCTION LOAD` takes it."""
-    functions = "".join(
-        f"redis.register_function{{function_name='{script.function}', flags={{'no-writes'}},\n"
-        f"callback=function(KEYS, ARGV){script.source}end}}\n"
-        for script in _READING
-    )
-    name = f"clustermutex_{sha1(functions.encode()).hexdigest()[:8]}"  # noqa: S324 - a name, too
-    return name, f"#!lua name={name}\n{functions}"

@@ -8,33 +8,34 @@ from collections.abc import Iterator, Mapping, Sequence
 from string import Template
 from typing import Final
 
-from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.location import ValkeyLocation
 
 _ALL: Final = (
-    "-@all +info +time +hget +hmget +hgetall +get +pttl +scan +strlen "
+    "-@all +info +time +hget +hmget +hgetall +get +pttl +sscan +strlen "
     "&$root/released/* +subscribe +unsubscribe +psubscribe +punsubscribe"
 )
 """What every program needs: to read, and to hear. None reads the server's configuration, in which
 its passwords stand."""
 _TELLING: Final = "~$root/* +eval +evalsha +publish +pubsub|numsub (~$root/server +hset)"
 """What who writes needs besides: to send scripts, to tell, and to say which process a server is."""
-_WRITING: Final = "+hset +del +set +pexpire +persist"
+_WRITING: Final = "+hset +del +set +pexpire +persist +sadd +srem +srandmember"
 _RULES: Final = {
-    "client": f"{_TELLING} (~$root/locks/* ~$root/withdrawn/* {_WRITING})",
+    "client": f"{_TELLING} (~$root/locks ~$root/locks/* ~$root/withdrawn/* {_WRITING})",
     "unlocker": (
-        f"{_TELLING} (~$root/locks/* ~$root/withdrawn/* ~$root/removed/* ~$root/unlockers/* "
-        f"~$root/notifications/* {_WRITING})"
+        f"{_TELLING} +scan (~$root/locks ~$root/locks/* ~$root/withdrawn/* ~$root/removed "
+        f"~$root/removed/* ~$root/unlockers ~$root/unlockers/* ~$root/notifications/* {_WRITING})"
     ),
-    "dashboard": "%R~$root/* +fcall_ro",
-    "operator": f"{_TELLING} (~$root/locks/* ~$root/withdrawn/* ~$root/removed/* {_WRITING})",
+    "dashboard": "%R~$root/* +multi +exec +getrange",
+    "operator": (
+        f"{_TELLING} (~$root/locks ~$root/locks/* ~$root/withdrawn/* ~$root/removed "
+        f"~$root/removed/* {_WRITING})"
+    ),
 }
 """What each kind needs besides. All may read all, as in etcd.
 
 In parentheses stand selectors: these commands, for these keys alone. A script is checked by the
 same rules with each command that it calls. Who only looks sends none: it could be one that never
-ends. It calls the functions that this script loads, and others that were loaded and write nothing:
-a server's ACLs know no names of functions.
+ends.
 """
 
 _SCRIPT: Final = Template("""\
@@ -58,12 +59,6 @@ user() { # NAME VARIABLE PASSWORD RULE…: on all servers, or it fails
 $servers
 }
 
-functions() { # what who only looks may have a server do, and nothing else
-	cat <<'LUA'
-$library
-LUA
-}
-
 let_in() { # SERVER WHAT-IT-SAID
 	case $$2 in
 	*PONG* | *NOPERM*) return ;;
@@ -78,7 +73,6 @@ END
 
 main() {
 $asked
-$loaded
 $users
 	cat <<'END'
 
@@ -110,11 +104,6 @@ def setup_script(location: ValkeyLocation, users: Mapping[str, Sequence[str]]) -
             f'\tlet_in {shlex.quote(endpoint)} "$($cli {where} PING 2>&1)"'
             for endpoint, where in zip(location.endpoints, _options(location), strict=True)
         ),
-        library=lua_scripts.library()[1],
-        loaded="\n".join(
-            f'\t$cli {where} -e FUNCTION LOAD REPLACE "$(functions)"'
-            for where in (_options(location) if users.get("dashboard") else ())
-        ),
         users="\n".join(_made(location, users)),
     )
 
@@ -131,7 +120,8 @@ def _made(location: ValkeyLocation, users: Mapping[str, Sequence[str]]) -> Itera
         rules = Template(f"{_ALL} {_RULES[kind]}").substitute(root=location.root)
         if kind == "client" and location.expire:  # it tells on record of what has expired
             own = f"~{location.root}/withdrawn/*"
-            rules = rules.replace(own, f"{own} ~{location.root}/removed/*")
+            record = f"~{location.root}/removed"
+            rules = rules.replace(own, f"{own} {record} {record}/*")
         rules = shlex.join(re.findall(r"\(.*?\)|\S+", rules))  # a selector is one word
         variable = f"{kind.upper()}_PASSWORD"
         for name in names:

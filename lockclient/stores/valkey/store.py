@@ -20,6 +20,7 @@ from lockclient.stores.protocol import Capabilities, Subscription, WatchEvent, W
 from lockclient.stores.requests import Read, RequestState
 from lockclient.stores.service_protocol import MAX_NOTE_BYTES, Change, Note
 from lockclient.stores.valkey import diagnosis, lua_scripts
+from lockclient.stores.valkey.index_walk import IndexWalk
 from lockclient.stores.valkey.keys import KeyNames, milliseconds, number_of
 from lockclient.stores.valkey.listing import KeyListing
 from lockclient.stores.valkey.location import ValkeyLocation
@@ -64,6 +65,7 @@ class ValkeyStore(PolledStore):
         self._pubsub = PubSub(self._servers)
         self._rounds = Rounds(self._servers, self._undo_queue)
         self._listing = KeyListing(self._rounds)
+        self._index_walk = IndexWalk(self._servers)
         self._polling = Polling(self._listing, self._name, self._pubsub.subscribe_to_all)
         self._announcement_number = self._note_number = 0
         self._note_lock, self._nonce = threading.Lock(), secrets.token_hex(8)
@@ -75,6 +77,7 @@ class ValkeyStore(PolledStore):
         self._undo_queue.drain(CLEAN_UP_TIMEOUT_S)
         self._servers.close()
         self._undo_queue.close()
+        self._index_walk.close()
 
     def endpoints(self) -> tuple[str, ...]:
         return self.location.endpoints
@@ -114,11 +117,12 @@ class ValkeyStore(PolledStore):
             (str(self._announcement_number), value, milliseconds(ttl)),
         )
         self._do_by_majority(command, deadline)
+        self._index_walk.run_if_due()
         return self._polling.revision_at(monotonic())
 
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
         key = self._rounds.keys.announcement(unlocker)
-        self._do_by_majority(Command(lua_scripts.FORGET, (key,), ()), deadline)
+        self._do_by_majority(Command(lua_scripts.FORGET_UNLOCKER, (key,), ()), deadline)
 
     # ------------------------------------------------------------ the note
 
@@ -163,7 +167,7 @@ class ValkeyStore(PolledStore):
         Servers that are away are told as they come back; until then it may be seen again.
         """
         key = self._rounds.keys.record(change.name, change.part)
-        command = Command(lua_scripts.FORGET, (key,), ())
+        command = Command(lua_scripts.FORGET_RECORD, (key,), ())
         done = self._do_by_majority(command, deadline)
         self._rounds.undo_queue.add(set(self._rounds.all) - done, command)
         return True

@@ -176,9 +176,8 @@ class TakeExecutor:
         by = f"taker@{socket.gethostname()}:{os.getpid()}"
         removal = Removal(holder, time.time(), by, AUTO_UNLOCK, EXPIRED_TEXT).without_token()
         key, value = self._keys.record(name, uuid), removal.value()
-        # NX: unless somebody has told how it went.
-        how = value, "PX", milliseconds(RECORD_RETENTION_S), "NX"
-        command = Command(lua_scripts.SET, (key,), how)
+        how = value, milliseconds(RECORD_RETENTION_S)
+        command = Command(lua_scripts.RECORD, (key,), how)
         self._rounds.once(self._rounds.all, command, enough=self._rounds.is_majority)
         log.warning("The lock %r has expired (expire=1): %s", name, removal.describe())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import valkey.connection
@@ -20,6 +20,7 @@ from lockclient.stores.valkey import errors
 from lockclient.stores.valkey.keys import KeyNames, milliseconds, number_of
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.lua_scripts import SETTLE, Script
+from lockclient.stores.valkey.plain_reads import Answer, has_plain, transactions
 
 CONNECT_TIMEOUT_S = 1.0
 """Seconds that all addresses of a server's name have together to accept a connection, and seconds
@@ -134,7 +135,7 @@ class Connection(valkey.connection.Connection):
         durable: whether it writes everything down before it answers, as far as anybody has said.
         quarantine_s: seconds after which it votes; 0: it does.
         version: the server's name and version.
-        is_reader: this user may send no script, so that it calls functions, which only read.
+        is_reader: this user may send no script, so that it reads by plain commands.
     """
 
     run_id = ""
@@ -144,6 +145,9 @@ class Connection(valkey.connection.Connection):
     is_reader = False
     location: ValkeyLocation
     poll: select.poll
+    _reading: Generator[Any, Any, Answer] | None = None
+    _unread = 0
+    _refusal: errors.ErrorReply | None = None
     _parser: _Parser
 
     def identify(self, keys: KeyNames, vouched: Vouched) -> None:
@@ -217,21 +221,27 @@ class Connection(valkey.connection.Connection):
         return reply
 
     def send(self, command: Command, until: Deadline, *, whole: bool = False) -> None:
-        """Send a script: by its name, or `whole`, or as a function that was loaded there, if it is
-        one. It may take until then, if the server reads no more for now."""
+        """Send a script: by its name, or `whole`, or what reads the same without scripts. It may
+        take until then, if the server reads no more for now."""
         script, keys, args = command
+        terms = self.location.config_fingerprint
+        if self.is_reader and has_plain(script):
+            self._reading = transactions(script, keys, args, self.run_id, terms)
+            self._send_transaction(next(self._reading), until)
+            return
         first = ("EVAL", script.source) if whole else ("EVALSHA", script.sha)
-        if self.is_reader and script.function:
-            first = ("FCALL_RO", script.function)
-        told = (self.run_id, self.location.config_fingerprint) if script.votes else ()
+        told = (self.run_id, terms) if script.votes else ()
         words = (*first, str(len(keys)), *keys, *told, *args)
         self.send_words(words if script.sha else (script.source, *keys, *args), until)
 
     def send_words(self, words: tuple[str, ...], until: Deadline) -> None:
         """Send a command."""
+        self._send_words((words,), until)
+
+    def _send_words(self, commands: Sequence[tuple[str, ...]], until: Deadline) -> None:
         assert self._sock is not None
         self._sock.settimeout(max(_MIN_SEND_S, until.remaining()))
-        self.send_packed_command([packed(words)], check_health=False)
+        self.send_packed_command([b"".join(map(packed, commands))], check_health=False)
 
     def read(self, command: Command, until: Deadline) -> Reply | None:
         """Return the answer; None: the deadline was over before, and not all of it has come.
@@ -240,6 +250,8 @@ class Connection(valkey.connection.Connection):
         `SCRIPT FLUSH` make it forget).
         """
         waits = not until.expired()
+        if self._reading is not None:
+            return self._read_transactions(self._reading, until, waits=waits)
         if not waits and not self._parser.has_answer():
             return None
         try:
@@ -250,6 +262,33 @@ class Connection(valkey.connection.Connection):
                 return None
             reply = self._answer(until)
         return Reply(reply[0].decode(), reply[1:]) if command.script.sha else DONE
+
+    def _send_transaction(self, commands: list[tuple[str, ...]], until: Deadline) -> None:
+        self._send_words((("MULTI",), *commands, ("EXEC",)), until)
+        self._unread, self._refusal = len(commands) + 2, None
+
+    def _read_transactions(
+        self, reading: Generator[Any, Any, Answer], until: Deadline, *, waits: bool
+    ) -> Reply | None:
+        """Read the answers of a transaction, and send the next one, if there is another."""
+        while waits or self._parser.has_answer():
+            self._unread -= 1
+            answer = None
+            try:
+                answer = self._answer(until)
+            except errors.ErrorReply as error:
+                self._refusal = self._refusal or error  # the first says why
+            if self._unread:
+                continue
+            self._reading = None
+            if self._refusal is not None:
+                raise self._refusal
+            try:
+                self._send_transaction(reading.send(answer), until)
+            except StopIteration as end:
+                return Reply(*end.value)
+            self._reading = reading
+        return None
 
     def _answer(self, until: Deadline) -> Any:
         self._parser.until = until

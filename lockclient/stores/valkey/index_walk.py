@@ -1,0 +1,72 @@
+"""Index of keys that were written by hand: an unlocker walks each server's keyspace, slowly."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Final
+
+from lockclient.model.clocks import monotonic
+from lockclient.stores.valkey import errors
+from lockclient.stores.valkey.voting.quorum import decoded
+from lockclient.stores.valkey.wire.broadcast import Broadcast
+from lockclient.stores.valkey.wire.connection import Connection
+from lockclient.threads.log_queue import get_logger
+from lockclient.threads.pool import WorkerPool
+
+log = get_logger(__name__)
+
+_INTERVAL_S: Final = 3600.0
+_SCAN_COUNT: Final = "500"
+"""Keys that a server scans in one step: less than a millisecond."""
+_PAUSE_S: Final = 0.01
+"""Seconds between two steps: a million keys take half a minute."""
+
+
+class IndexWalk:
+    """Walks the servers' keyspaces once an hour, in a thread of its own.
+
+    Args:
+        servers: whose.
+    """
+
+    def __init__(self, servers: Broadcast) -> None:
+        self._servers = servers
+        self._due = -math.inf
+        self._is_refusal_logged = False
+        self._worker = WorkerPool("index", 1)
+
+    def run_if_due(self) -> None:
+        if monotonic() >= self._due:
+            self._due = monotonic() + _INTERVAL_S
+            self._worker.submit(self._walk)
+
+    def _walk(self) -> None:
+        for endpoint, found in self._servers.open_all():
+            try:
+                if isinstance(found, Connection):
+                    self._walk_server(found)
+            except errors.FAILED as error:
+                if not self._is_refusal_logged:
+                    self._is_refusal_logged = True
+                    reason = errors.classify(error).reason
+                    log.warning("%s: keys written by hand are not listed: %s", endpoint, reason)
+
+    def _walk_server(self, connection: Connection) -> None:
+        keys, cursor = self._servers.keys, ""
+        while cursor != "0" and not self._servers.closed:
+            at, found = connection.command(
+                "SCAN", cursor or "0", "MATCH", f"{keys.all}*", "COUNT", _SCAN_COUNT
+            )
+            names = [decoded(key) for key in found]
+            for index in (keys.lock_index, keys.unlocker_index, keys.record_index):
+                entries = [
+                    name.removeprefix(f"{index}/") for name in names if name.startswith(f"{index}/")
+                ]
+                if entries:
+                    connection.command("SADD", index, *entries)
+            cursor = decoded(at)
+            time.sleep(_PAUSE_S)
+
+    def close(self) -> None:
+        self._worker.close()

@@ -1,0 +1,169 @@
+"""Reads without scripts, for a user who only looks: plain commands in one transaction.
+
+Such a user has no right to `EVAL`: any script could be sent, also one that never ends, and stops
+the server for all (`EVAL_RO` as well). Each transaction asks first what `lua_scripts` asks before a
+vote, and the answer is judged here. So it counts for the moment in which the rest was read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Mapping, Sequence
+from hashlib import sha1
+from typing import Any, Final
+
+from lockclient.model.holder import MAX_VALUE_BYTES, SUBKEYS
+from lockclient.model.removal import MAX_RECORD
+from lockclient.stores.valkey import lua_scripts
+from lockclient.stores.valkey.errors import ErrorReply
+from lockclient.stores.valkey.keys import LATE_REQUEST_S, number_of
+from lockclient.stores.valkey.lua_scripts import NUMBERS, Script
+
+Words = tuple[str, ...]
+Answer = tuple[str, list[Any]]
+"""What the script would answer: a word, and what follows it."""
+Steps = Generator[list[Words], list[Any], list[Any]]
+"""Yields the commands of a transaction, is sent their answers, and returns what was read."""
+
+_FIELDS: Final = (*SUBKEYS, *NUMBERS)
+_FOLDERS: Final = ("locks", "unlockers", "removed")
+
+
+def transactions(
+    script: Script, keys: Words, args: Words, run_id: str, terms: str
+) -> Generator[list[Words], list[Any], Answer]:
+    """Yield the commands of one transaction after the other; return what the script answers."""
+    kind, steps = _READS[script]
+    reading, now = steps(keys, args, " expire=1" in terms), 0
+    answers: list[Any] = []
+    while True:
+        try:
+            asked = reading.send(answers) if now else next(reading)
+        except StopIteration as end:
+            told = [*end.value, now] if kind == "listed" else end.value
+            return kind, told
+        replication, server, time, *answers = yield [
+            ("INFO", "replication"),
+            ("HMGET", keys[0], "run", "terms", "votes_at", "replid2"),
+            ("TIME",),
+            *asked,
+        ]
+        for answer in (replication, server):
+            if isinstance(answer, ErrorReply):
+                raise answer
+        now = 1000 * int(time[0]) + int(time[1]) // 1000
+        if (refusal := _refusal(replication.decode(), server, run_id, terms, now)) is not None:
+            return refusal
+
+
+def _refusal(
+    replication: str, server: Sequence[bytes | None], run_id: str, terms: str, now: int
+) -> Answer | None:
+    """Return why the server has no vote, as scripts do; see `lua_scripts`."""
+    info = dict(line.split(":", 1) for line in replication.splitlines() if ":" in line)
+    past = info.get("master_replid2", "")
+    run, said, votes_at, replid2 = server
+    if run is None:
+        return "empty", []
+    promoted = past.strip("0") != "" and past.encode() != replid2
+    if run != run_id.encode() or promoted or info.get("role") == "slave":
+        return "another", []
+    if said != terms.encode():
+        return "terms", [said or b""]
+    wait = number_of(votes_at or b"", 15) - now
+    return ("waits", [wait]) if wait > 0 else None
+
+
+def _is_over(left: Any, expires: bool) -> bool:
+    return expires and isinstance(left, int) and 0 <= left < 1000 * LATE_REQUEST_S
+
+
+def _read(keys: Words, args: Words, expires: bool) -> Steps:
+    """See `lua_scripts.READ`."""
+    fields = _FIELDS if args[0] else ("uuid", "push")
+    record = [("GETRANGE", keys[2], "0", str(MAX_RECORD))] if args[0] else []
+    has, left, *records = yield [("HMGET", keys[1], *fields), ("PTTL", keys[1]), *record]
+    for answer in (has, *records):
+        if isinstance(answer, ErrorReply):
+            raise answer
+    found: list[bytes] = []
+    if not _is_over(left, expires):
+        for field, value in zip(fields, has, strict=True):
+            if value is not None:
+                found += [field.encode(), value[: MAX_VALUE_BYTES + 1]]
+    return [found, records[0] if records else b""]
+
+
+def _list(_: Words, args: Words, expires: bool) -> Steps:
+    """See `lua_scripts.LIST`."""
+    prefix, count, records, *cursors = args
+    asked = [folder for folder, cursor in zip(_FOLDERS, cursors, strict=True) if cursor]
+    at = dict(zip(_FOLDERS, cursors, strict=True))
+    pages = yield [("SSCAN", prefix + folder, at[folder], "COUNT", count) for folder in asked]
+    for page in pages:
+        if isinstance(page, ErrorReply):
+            raise page
+    entries = {
+        folder: [entry.decode(errors="replace") for entry in page[1]]
+        for folder, page in zip(asked, pages, strict=True)
+    }
+    following = dict(zip(asked, (page[0] for page in pages), strict=True))
+    found: dict[str, dict[str, str]] = {folder: {} for folder in _FOLDERS}
+    removed = entries.pop("removed", [])
+    number, total = 0, 0
+    if not records:
+        names = [f"{prefix}removed/{entry}".encode() for entry in removed]
+        sums = (int(sha1(name).hexdigest()[:8], 16) for name in names)  # noqa: S324 - as there
+        number, total = len(removed), sum(sums)
+        removed = []
+    rows = [(folder, entry) for folder in entries for entry in entries[folder]]
+    asking: list[Words] = [
+        ("HMGET", f"{prefix}{folder}/{entry}", "uuid", _NUMBER[folder]) for folder, entry in rows
+    ]
+    asking += [("PTTL", f"{prefix}{folder}/{entry}") for folder, entry in rows if expires]
+    asking += [("STRLEN", f"{prefix}removed/{entry}") for entry in removed]
+    told = yield asking
+    lefts = told[len(rows) : 2 * len(rows)] if expires else [None] * len(rows)
+    for (folder, entry), has, left in zip(rows, told, lefts, strict=False):
+        if isinstance(has, ErrorReply):
+            continue
+        uuid, said = ((value or b"").decode(errors="replace") for value in has)
+        if has[1] is not None if folder == "unlockers" else uuid and not _is_over(left, expires):
+            found[folder][entry] = f"{said[:20] or '0'} {uuid[:256]}"
+    for entry, size in zip(removed, told[len(told) - len(removed) :], strict=True):
+        if isinstance(size, int) and size > 0:
+            found["removed"][entry] = f"{size} "
+    at_end = [following.get(folder, b"0") for folder in _FOLDERS]
+    return [at_end, json.dumps(found).encode(), number, str(total).encode()]
+
+
+_NUMBER: Final = {"locks": "push", "unlockers": "number"}
+
+
+def _show(_: Words, args: Words, __: bool) -> Steps:
+    """See `lua_scripts.SHOW`."""
+    most, number = int(args[0]), int(args[1])
+    fields, names = args[2 : 2 + number], args[2 + number :]
+    if fields:
+        told = yield [("HMGET", name, *fields) for name in names]
+    else:
+        told = [[value or None] for value in (yield [("GETRANGE", n, "0", args[0]) for n in names])]
+    shown = [
+        [None] * len(fields or (0,))
+        if isinstance(values, ErrorReply) or isinstance(values[0], ErrorReply)
+        else [None if value is None else value[:most] for value in values]
+        for values in told
+    ]
+    return [shown]
+
+
+_READS: Final[Mapping[Script, tuple[str, Callable[[Words, Words, bool], Steps]]]] = {
+    lua_scripts.READ: ("seen", _read),
+    lua_scripts.LIST: ("listed", _list),
+    lua_scripts.SHOW: ("shown", _show),
+}
+
+
+def has_plain(script: Script) -> bool:
+    """Tell whether a script has plain commands in its place."""
+    return script in _READS
