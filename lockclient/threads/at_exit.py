@@ -1,8 +1,7 @@
-"""At exit: what this library does as a process ends, in order and once.
+"""What this library does as a process ends, in order and once.
 
 `atexit` calls it. Forked children of `multiprocessing` run no `atexit` before Python 3.13: there a
-finalizer of `multiprocessing` calls it. No call may need a new thread: from Python 3.12 on `atexit`
-starts none.
+finalizer of `multiprocessing` calls it. No call may need a new thread: Python 3.12 starts none.
 """
 
 from __future__ import annotations
@@ -22,11 +21,12 @@ class Order(IntEnum):
 
 
 calls: dict[Order, Callable[[], object]] = {}
-_is_done = False
+_done_in = 0
+"""The process in which all was called; a fork's child does not count its parent's."""
 
 
 def arm() -> None:
-    """Register the calls; for the scheduler's thread, which starts once in each process.
+    """Register the calls: the scheduler's thread does so as it starts.
 
     `atexit` calls first what was registered last: stores that the program closes are open then.
     """
@@ -38,19 +38,12 @@ def arm() -> None:
 
 
 def _run() -> None:
-    global _is_done
-    if not _is_done:
-        _is_done = True
+    global _done_in
+    if _done_in != os.getpid():
+        _done_in = os.getpid()
         with ExitStack() as stack:  # each is called, whatever another one raises
             for order in sorted(calls, reverse=True):
                 stack.callback(calls[order])
 
 
-def _start_afresh() -> None:
-    """After fork, in the child."""
-    global _is_done
-    _is_done = False
-
-
 atexit.register(_run)
-os.register_at_fork(after_in_child=_start_afresh)

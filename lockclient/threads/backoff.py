@@ -1,4 +1,4 @@
-"""Backoff: the pauses between retries, by decorrelated jitter."""
+"""The pauses between retries, by decorrelated jitter."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import os
 
 
 class Backoff:
-    """Pauses by decorrelated jitter: longer and longer, and nobody's in step with anybody else's.
-
-    Those that began together do not come back together, and who has waited for long comes so seldom
-    that it costs little.
+    """Growing random pauses: clients that began together do not come back together.
 
     Args:
         first, least, most: seconds; of the first pause at most, and of the others.
@@ -31,5 +28,5 @@ class Backoff:
 
 
 def _between(low: float, high: float) -> float:
-    """Return any number between two. (Not by `random`, which costs each program an import.)"""
+    # Not by `random`, which costs each program an import.
     return low + (high - low) * int.from_bytes(os.urandom(4), "big") / 2**32

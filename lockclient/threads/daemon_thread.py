@@ -1,4 +1,4 @@
-"""Daemon thread: one thread that does one thing over and over, started when it is first needed."""
+"""A daemon thread that does one thing again and again, started when it is first needed."""
 
 from __future__ import annotations
 
@@ -14,24 +14,14 @@ thread inherits its starter's mask.)"""
 
 
 class DaemonThread:
-    """A thread that runs `_turn` again and again; each process has at most one per object.
-
-    Any caller may start it, also a signal handler on top of another start: that takes no lock.
-
-    Args:
-        name: of the thread.
-    """
+    """A thread that calls `_turn` again and again; any thread may start it, which takes no lock."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self.missing = deque((True,))  # the thread that pops this entry stays
 
     def start(self) -> None:
-        """Start the thread, unless it runs.
-
-        Raises:
-            RuntimeError: the system gives no thread, or the interpreter ends (Python 3.12).
-        """
+        """Start the thread, unless it runs; raise RuntimeError if the system gives none."""
         # One call in C. A `Thread.start()` that a signal handler's exception interrupts leaves a
         # thread that hangs before it has begun.
         if self.missing:
@@ -53,9 +43,7 @@ class DaemonThread:
                 self.start()
 
     def _begin(self) -> None:
-        """Called in the thread as it starts."""
         signal.pthread_sigmask(signal.SIG_SETMASK, PROGRAM_MASK)
 
     def _turn(self) -> None:
-        """Called in the thread, again and again."""
         raise NotImplementedError

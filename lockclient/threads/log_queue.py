@@ -1,11 +1,10 @@
-"""Log queue: no handler of the program's log delays the library's own threads, nor holds its locks.
+"""Log queue: a log handler that blocks delays no thread of this library.
 
-A handler may block (a pipe that nobody reads, a disk that stands still) or wait for a lock of the
-program's. A thread of the program logs in place. A thread of this library, and any thread while it
-asks a store for us, puts its record into a bounded queue: one thread that does nothing else hands
-the records to the handlers, each in a copy of the context in which it was logged.
+A thread of the program logs in place. A thread of this library, and any thread while it asks a
+store for us, puts its record into a bounded queue. One thread hands these records to the handlers,
+each in a copy of the context in which it was logged.
 
-The queue takes no lock of Python's, since a finalizer or a signal handler may log at any moment.
+The queue takes no lock: a finalizer or a signal handler may log at any line of any thread.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from lockclient.threads.reentry import is_inside, run_outside
 MAX_QUEUED = 1000
 """Calls that wait at most; further ones are dropped and counted."""
 AT_EXIT_S = 0.5
-"""Seconds that the end of the interpreter waits for what is queued."""
+"""Seconds that the end of the interpreter waits for queued calls."""
 
 _NO_LOCK = {"lock": None, "uuid": None, "hostname": socket.gethostname()}
 
@@ -38,7 +37,7 @@ class CallQueue(DaemonThread):
     """A bounded queue of calls, and the daemon thread that makes one after the other.
 
     Args:
-        name: of the thread, which starts with the first call.
+        name: of the thread.
         tell_dropped: called in the thread with the number of dropped calls.
     """
 
@@ -95,7 +94,7 @@ class _Queued(_Base):
     """A logger that queues the records of the library's own threads."""
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - logging's name
-        """Tell as `logging` does, without its lock, which a program may hold for long."""
+        """Answer as `logging` does, without its lock, which a program may hold for long."""
         return self.manager.disable < level and level >= self.getEffectiveLevel()
 
     def handle(self, record: logging.LogRecord) -> None:
@@ -134,7 +133,7 @@ shared = new_queue()
 
 
 def flush(seconds: float) -> None:
-    """Wait until what was logged so far is handled, but not longer than that."""
+    """Wait until the handlers have got all earlier records, at most for `seconds`."""
     shared.flush(seconds)
 
 

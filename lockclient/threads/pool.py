@@ -1,7 +1,7 @@
 """Worker pool: daemon threads that start when there is work, up to a number, and end when idle.
 
-Any thread may submit work, also a signal handler or a finalizer: that takes no lock (see
-`scheduler`). The scheduler's thread starts the threads of all pools, so it alone counts them.
+Any caller may submit work, also a signal handler or a finalizer: that takes no lock. The
+scheduler's thread starts the threads of all pools, so it alone counts them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ IDLE_S = 5.0
 
 
 class WorkerPool:
-    """Daemon threads that do pieces of work, up to a number at once.
+    """See the module.
 
     Args:
         name: of its threads.
@@ -74,7 +74,7 @@ class WorkerPool:
         return task
 
     def close(self) -> None:
-        """End each thread when the work queued before this is done."""
+        """End the threads when the work that is queued now is done."""
         for _ in self.threads():
             self._todo.put(None)
 

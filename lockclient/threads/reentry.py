@@ -2,11 +2,11 @@
 
 The garbage collector runs finalizers in whichever thread allocates, and a signal handler runs
 between any two steps of the main thread. A generator that is collected there releases the lock of
-its `with`. If that release waited, it might wait for a Python lock that its own thread holds. So a
-release on top of our own code hands over to the background and returns at once.
+its `with`. If that release waited, it might wait for a lock that its own thread holds. So a release
+on top of our own code hands over to the background and returns at once.
 
-The mark is a context variable, set by `Context.run`: that is one call in C, which takes the mark
-back however the work ends. An interrupt can't leave it set.
+The mark is a context variable, set in `Context.run`: one C call, after which an interrupt can't
+leave it set.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def run_outside(work: Callable[..., Result], *args: Any) -> Result:
 
 
 def mark_thread() -> None:
-    """Mark all that the calling thread runs; for the threads of this library."""
+    """Mark all that the calling thread runs, one of this library."""
     _inside.set(True)
 
 

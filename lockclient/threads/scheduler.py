@@ -1,12 +1,10 @@
 """Scheduler: a daemon thread that runs jobs at their times, and starts the threads of all pools.
 
-A job returns in how many seconds it wants to run again, or None when it is done. It waits for
-nothing: what asks a store is handed to a `WorkerPool`, so no store delays a job, or another store.
-The thread starts when it is first needed, and anew after a fork.
+A job waits for nothing: what asks a store is handed to a `WorkerPool`. So no store delays a job.
 
 A signal handler or a finalizer may call anything here at any line of any thread, and would wait for
-ever for a lock that its own thread holds. So what threads share are deques and queues, whose
-operations are one C call each; lists and heaps are the scheduler thread's own.
+ever for a lock that its own thread holds. So threads share deques and queues, whose operations are
+one C call each; the heap is the scheduler thread's own.
 
 Before Python 3.13, a `SimpleQueue.get(timeout=…)` that a signal interrupts, and that goes on only
 after its time, waits for ever (CPython takes the negative rest for no limit). A process that was
@@ -38,9 +36,10 @@ from lockclient.threads.reentry import mark_thread
 log = get_logger(__name__)
 
 Job = Callable[[], float | None]
+"""Returns in how many seconds to run again; None: it is done."""
 
 RETRY_S = 1.0
-"""Seconds after which a job that failed, or a thread that the system refused, is tried again."""
+"""Seconds after which a job that raised is run again."""
 MAX_SLEEP_S = 5.0
 """Seconds: a wait stands still while the machine is suspended, the jobs' clock does not."""
 
@@ -83,7 +82,7 @@ class Task:
         self.cancelled = False
 
     def cancel(self) -> None:
-        """Never run it again; a run under way goes on to its end."""
+        """Never run it again."""
         self.cancelled = True
 
     def run(self) -> float | None:
@@ -95,7 +94,7 @@ class Task:
             again = None if self.cancelled else self._job()
         except BaseException:  # noqa: BLE001 - only its own None ends it
             if not self._failing:
-                report("A job in the background failed and is tried again.")
+                report("A job in the background failed.")
             self._failing = True
             return RETRY_S
         self._failing = False
@@ -156,7 +155,9 @@ class Scheduler(DaemonThread):
         if not self._new:
             pause = max(0.0, self._wakes_at - monotonic())
             with suppress(Empty):
-                _let_go(self._undone.get(timeout=min(MAX_SLEEP_S, pause)))
+                undoing = self._undone.get(timeout=min(MAX_SLEEP_S, pause))
+                if undoing is not None:
+                    Task(undoing.let_go).run()
         self._wakes_at = -math.inf
 
     def _run_due(self) -> None:
@@ -173,14 +174,6 @@ class Scheduler(DaemonThread):
                 self._new.append((monotonic() + again, next(self._numbers), task))
 
 
-def _let_go(undoing: Undoing | None) -> None:
-    if undoing is not None:
-        try:
-            undoing.let_go()
-        except BaseException:  # noqa: BLE001 - the thread is needed for all else
-            report("Undoing failed.")
-
-
 def report(what: str) -> None:
     """Log the exception that is handled, whatever the program's log handlers raise."""
     with suppress(Exception):
@@ -188,11 +181,11 @@ def report(what: str) -> None:
 
 
 shared = Scheduler()
-"""This process's; to be used as `scheduler.shared`, since a fork's child has another one."""
+"""This process's: use it as `scheduler.shared`, since a fork's child has another one."""
 
 
 def _start_afresh() -> None:
-    """After fork, in the child: threads did not come along, and jobs are the parent's."""
+    """After fork, in the child: the thread and the jobs are the parent's."""
     global shared
     shared = Scheduler()
 

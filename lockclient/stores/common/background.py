@@ -1,7 +1,6 @@
-"""The threads of one store, and what they do beside its callers.
+"""The threads of one store: heartbeats, clean-ups and deputies have a pool each, tickets a thread.
 
-A store makes one `Background`, and its `close()` ends that. Heartbeats, clean-ups and deputies have
-a pool each, the leases of tickets one thread. An idle store has no thread.
+An idle store has no thread.
 """
 
 from __future__ import annotations
@@ -41,18 +40,14 @@ MAX_PAUSE_S = 2.0
 """Seconds between two tries of a clean-up that the store does not answer, at most."""
 REFUSED_PAUSE_S = 30.0
 MAX_OWED = 10_000
-"""Clean-ups that the store has not confirmed, above which no acquisition begins. None of them may
-be dropped: its take or ticket may stand in the store, or arrive there. Each is about a kilobyte."""
+"""Unanswered clean-ups, a kilobyte each, at which no acquisition begins any more. None of them may
+be dropped: its lock or ticket may stand in the store, or still arrive there."""
 AT_EXIT_S = 1.0
 """Seconds that the end of the interpreter waits for clean-up; all in all it takes two at most."""
 
 
 class Background:
-    """The threads of one store.
-
-    Args:
-        store: whose they are.
-    """
+    """The threads of one store, which makes this and closes it."""
 
     def __init__(self, store: MutexStore) -> None:
         self.pushes = WorkerPool("push", MAX_IN_FLIGHT)
@@ -67,10 +62,10 @@ class Background:
     def run_shielded(self, work: Callable[..., Result], *args: Any) -> Result:
         """Ask the store where no signal handler's exception can land; return the result.
 
-        Python runs signal handlers in the main thread, between any two of its steps, and raises
-        there what they raise (Ctrl-C, a soft time limit). In the middle of a call of gRPC's that
-        leaves gRPC's locks taken. So the main thread only waits, for a deputy that does the work.
-        If a handler raises meanwhile, the deputy goes on: the caller has to tell it to stop.
+        Signal handlers run in the main thread, between any two of its steps, and raise there what
+        they raise (Ctrl-C, a soft time limit). In a call of gRPC's that leaves gRPC's locks taken.
+        So the main thread only waits, for a deputy that does the work. If a handler raises
+        meanwhile, the deputy goes on: the caller has to tell it to stop.
 
         Other threads do their work themselves: by deputies a cycle costs 1.25 to 1.6 times the
         processor time, at 1, 16 and 64 threads, for exceptions that few programs raise in them.
@@ -114,11 +109,7 @@ class Background:
         return result  # type: ignore[return-value]
 
     def ready(self) -> None:
-        """Start the scheduler's thread, without which nothing goes on in the background.
-
-        Raises:
-            StoreUnavailable: the system gives no thread for it.
-        """
+        """Start the scheduler's thread; raise `StoreUnavailable` if the system gives none."""
         try:
             scheduler.shared.start()
         except RuntimeError as error:
@@ -187,7 +178,7 @@ class Background:
             time.sleep(0.005)
 
     def close(self, patience: float) -> None:
-        """Wake all waiters, who find the store closed; end all threads when they are done."""
+        """Wake all waiters, which find the store closed; end all threads when they are done."""
         self.tickets.close()
         self.settle(patience)
         for pool in (self.pushes, self._cleaners, self._deputies):

@@ -17,8 +17,5 @@ METHODS: Final[dict[type[Request], str]] = {kind: snake_case(kind) for kind in g
 
 
 def dispatch(executor: object, request: Request, *args: object) -> Any:
-    """Do a request by its method: a `Take` by `take`, a `TakeOrQueue` by `take_or_queue`."""
-    method = getattr(executor, METHODS[type(request)], None)
-    if method is None:
-        raise AssertionError(f"a store without a line was asked {request}")
-    return method(request, *args)
+    """Do a request by its method: a `TakeOrQueue` by `take_or_queue`."""
+    return getattr(executor, METHODS[type(request)])(request, *args)

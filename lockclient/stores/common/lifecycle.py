@@ -16,20 +16,16 @@ from lockclient.stores.requests import Request, RequestState, Unlock, Withdraw
 from lockclient.threads.at_exit import Order, calls
 
 CLEAN_UP_TIMEOUT_S: Final = 0.4
-"""Seconds that closing waits for what is to be cleaned up."""
+"""Seconds that closing a store waits for clean-ups."""
 
 
 def closed(location: Location, *, unknown: bool = False) -> StoreClosed:
-    """Return the exception for who asks a store that this program has closed."""
+    """Return the error of a request to a store that this program has closed."""
     return StoreClosed(f"The connection to {location.url()} was closed.", unknown=unknown)
 
 
 class OpenedStore:
-    """A base of stores: `_connect` makes all that a fork's child must not share.
-
-    Args:
-        location: where it is.
-    """
+    """A base of stores."""
 
     location: Location
     background: Background
@@ -39,32 +35,28 @@ class OpenedStore:
         self._connect()
         _stores.add(self)
 
-    # ------------------------------------------------------------ what each store does
-
     def _connect(self) -> None:
-        """Make all connections and threads, none of which begins before it is needed."""
+        """Make all connections and threads, which a fork's child must not share. None starts."""
         self._closing = False
 
     def _disconnect(self) -> None:
-        """End what `_connect` has made besides, when nothing is asked any more."""
+        """End what `_connect` has made, besides `background`."""
 
     def _let_go(self) -> None:
-        """End, at the interpreter's own end, what must not be left to that."""
+        """Called in `atexit`: end what can hang when the interpreter tears it down."""
 
     def send(self, sending: RequestState, deadline: Deadline) -> Outcome:
         raise NotImplementedError
-
-    # ------------------------------------------------------------ what all do
 
     def ask(self, request: Request, deadline: Deadline) -> Outcome:
         return self.background.run_shielded(lambda: self.send(RequestState(request), deadline))
 
     def settle(self, seconds: float) -> None:
-        """Wait until nothing is left that is to be taken back, but not longer than that."""
+        """Wait until all clean-ups are done, at most for `seconds`."""
         self.background.settle(seconds)
 
     def _check_open(self, request: Request) -> None:
-        """As it closes, what takes back is asked still, and all else not any more."""
+        """Raise `StoreClosed` unless the request gives something back."""
         if self._closing and not isinstance(request, Withdraw | Unlock):
             raise closed(self.location)
 
@@ -74,19 +66,15 @@ class OpenedStore:
         self._disconnect()
 
     def endpoints(self) -> tuple[str, ...]:
-        """See `ServiceStore.endpoints`: one address for all, unless there are several."""
         return (self.location.url(),)
 
     def votes(self) -> Mapping[str, str]:
-        """See `ServiceStore.votes`: who answers speaks for all."""
         return {}
 
     def thin_locks(self) -> Mapping[str, int]:
-        """See `ServiceStore.thin_locks`: who answers has them all."""
         return {}
 
     def warnings_for_display(self) -> Sequence[str]:
-        """See `ServiceStore.warnings_for_display`: who answers is one, and says all there is."""
         return ()
 
 
@@ -95,10 +83,10 @@ _inherited: list[dict[str, Any]] = []
 
 
 def _start_afresh() -> None:
-    """After fork: connect anew, in the child only.
+    """After fork, in the child: connect anew.
 
-    What the parent's store had is neither used nor closed nor collected here. Its connections are
-    the parent's, and threads did not come along, so that even destroying a channel can hang.
+    The parent's connections are neither used nor closed nor collected: its threads did not come
+    along, so that even destroying a channel can hang.
     """
     for store in list(_stores):
         _inherited.append(dict(vars(store)))
@@ -106,7 +94,6 @@ def _start_afresh() -> None:
 
 
 def _at_exit() -> None:
-    """Give clean-ups a moment; then end what must end while threads still run."""
     until = Deadline.after(AT_EXIT_S)
     for store in list(_stores):
         store.settle(until.remaining())
