@@ -119,12 +119,14 @@ class StoreUnavailable(ClusterMutexError, ConnectionError):
 class StoreError(ClusterMutexError):
     """The store answered that it can't or won't: no right, no space, a bad request.
 
-    `unknown` tells whether an earlier sending, which nobody answered, may have happened.
+    `unknown` tells whether an earlier sending, which nobody answered, may have happened, `passing`
+    whether the reason may pass by itself, so that background work is retried soon.
     """
 
-    def __init__(self, message: str, *, unknown: bool = False) -> None:
+    def __init__(self, message: str, *, unknown: bool = False, passing: bool = False) -> None:
         super().__init__(message)
         self.unknown = unknown
+        self.passing = passing
 
 
 class StoreFull(StoreError):

@@ -137,19 +137,19 @@ MISTAKES: dict[str, tuple[str, dict[str, str], str, str]] = {
     "plain text where TLS is talked": (
         "tls",
         {},
-        "it closed the connection at once, as an etcd does that talks TLS only",
+        "it closed the connection at once, as a server does that talks TLS only",
         "set ETCDCTL_CACERT to its authority",
     ),
     "TLS where plain text is talked": (
         "plain",
         {"cacert": "ours"},
-        "TLS: it closed the connection, as an etcd does that talks plain text",
+        "TLS: it does not talk TLS at this port",
         "leave out ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY",
     ),
     "an authority's file that is none": (
         "tls",
         {"cacert": "junk"},
-        "TLS: the certificate files can't be used",
+        "TLS: our key is not that of our certificate",
         "must be PEM files",
     ),
     "a key of another certificate": (

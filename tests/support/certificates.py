@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import ssl
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,16 @@ class Authority:
         self.cacert = str(self._folder / "ca.pem")
         self._ca.cert_pem.write_to_path(self.cacert)
 
-    def issue(self, *hosts: str, user: str | None = None) -> Pair:
-        """Return a certificate for these hosts, or for a client: `user` is its common name."""
+    def issue(self, *hosts: str, user: str | None = None, until: datetime | None = None) -> Pair:
+        """Return a certificate for these hosts, or for a client: `user` is its common name.
+
+        It is valid until then, or for ever.
+        """
         name = user or "-".join(hosts)
         # Go refuses a certificate that is for no host at all, a client's, too.
-        issued = self._ca.issue_cert(*(hosts or ("client.example",)), common_name=user)
+        issued = self._ca.issue_cert(
+            *(hosts or ("client.example",)), common_name=user, not_after=until
+        )
         pair = Pair(str(self._folder / f"{name}.pem"), str(self._folder / f"{name}.key"))
         issued.cert_chain_pems[0].write_to_path(pair.cert)
         issued.private_key_pem.write_to_path(pair.key)

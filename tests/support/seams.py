@@ -46,6 +46,7 @@ SEAMS = (
     "lockclient.stores.valkey.keys",
     "lockclient.stores.valkey.location",
     # what errors of servers mean, and what people read of them: pure functions
+    "lockclient.stores.common.network_errors",
     "lockclient.stores.etcd.errors",
     "lockclient.stores.valkey.errors",
     # records and pure functions

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from lockclient.errors import StoreClosed, StoreUnavailable
+from lockclient.errors import StoreClosed, StoreFull, StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.stores.common.ticket_keeper import TicketKeeper
 from lockclient.stores.protocol import MutexStore
@@ -147,7 +147,8 @@ class Background:
                     with suppress(Exception):
                         delete = replace(withdraw, tombstone=False)
                         self._store.ask(delete, Deadline.after(CLEAN_UP_TIMEOUT_S))
-                return REFUSED_PAUSE_S
+                passing = isinstance(error, StoreFull) or getattr(error, "passing", False)
+                return MAX_PAUSE_S if passing else REFUSED_PAUSE_S
             self._unfinished.pop(run, None)
             self._note_load()
             return None

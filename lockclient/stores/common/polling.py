@@ -356,11 +356,11 @@ class Following(threading.Thread):
         polling, refused = self._polling, ""
         try:
             batch, seen = polling.look(before, Deadline.after(POLL_TIMEOUT_S))
-        except StoreUnavailable:
-            polling.fine = False
-            polling.failures += 1
-            return before
-        except StoreError as error:
+        except (StoreUnavailable, StoreError) as error:
+            if isinstance(error, StoreUnavailable) or error.passing:
+                polling.fine = False
+                polling.failures += 1
+                return before
             refused = str(error)
         except Exception:
             log.exception("A look at all locks failed; everything is read again.")

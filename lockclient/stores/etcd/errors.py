@@ -7,14 +7,16 @@ that it does not trust, and TLS where there is none.
 
 from __future__ import annotations
 
-import re
+import ssl
 from collections.abc import Iterator
 from enum import Enum, auto
+from typing import Final
 
 import grpc
 from google.protobuf.message import Message
 
 from lockclient.errors import StoreError, StoreFull, StoreUnavailable
+from lockclient.stores.common.network_errors import ADVICE, Cause, Reason, reason_in, reason_of
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 
@@ -174,98 +176,83 @@ def _uses(message: Message) -> Iterator[tuple[str, bytes]]:
 
 # ---------------------------------------------------------------- no answer
 
-_CERTIFICATE = "TLS: its certificate is not trusted"
-_NAME = "TLS: its certificate is for another host name"
-_CLIENT = "TLS: it refused our certificate, or that we have none"
-_FILES = "TLS: the certificate files can't be used"
-_HANDSHAKE = "TLS: the handshake failed"
-_NO_TLS = "TLS: it closed the connection, as an etcd does that talks plain text"
-_ONLY_TLS = "it closed the connection at once, as an etcd does that talks TLS only"
-_REFUSED = "connection refused"
-_NO_ROUTE = "there is no way to it through the network"
-_NO_ADDRESS = "the host name can't be resolved"
-
-_REASONS = (
-    # What the details hold, in lower case; the first that fits counts. Seen with grpcio 1.85,
-    # etcd 3.4 (TLS 1.3) and 3.5.1 (TLS 1.2).
-    (r"connection refused", _REFUSED),
-    (r"connect\(\) timed out", "connections to it time out"),
-    (r"(network|host) is unreachable|no route to host", _NO_ROUTE),
-    (r"certificate_verify_failed", _CERTIFICATE),
-    (r"hostname verification check failed|is not in peer certificate", _NAME),
-    # Told after the handshake in TLS 1.3: by then gRPC hides the alert that says it exactly.
-    (r"tsi_data_corrupted|alert_(bad_certificate|unknown_ca|certificate_)", _CLIENT),
-    (r"alert_handshake_failure", _CLIENT),
-    (r"failed to create security handshaker", _FILES),
-    (r"handshake read failed.*(closed|reset)|wrong_version_number", _NO_TLS),
-    (r"handshak|ssl_error", _HANDSHAKE),
-    (r"failed to connect to all addresses.*(socket closed|connection reset)", _ONLY_TLS),
-    (r"name resolution|domain name not found", _NO_ADDRESS),
-    (r"socket closed|goaway|connection reset", "the connection was closed"),
-    (r"settings frame", "it accepts connections, but does not answer"),
-)
-_ADVICE = {
-    _CERTIFICATE: "ETCDCTL_CACERT must be the authority that signed for this etcd.",
-    _NAME: "Name each etcd as its certificate does (CLUSTERMUTEX_URL, ETCDCTL_ENDPOINTS).",
-    _CLIENT: "ETCDCTL_CERT and ETCDCTL_KEY must be a certificate that is valid and signed by the "
-    "authority that this etcd trusts (its --trusted-ca-file).",
-    _FILES: "ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY must be PEM files, and the key must be "
-    "that of the certificate.",
-    _HANDSHAKE: "Check both sides' certificates (ETCDCTL_CACERT, ETCDCTL_CERT, ETCDCTL_KEY).",
-    _NO_TLS: "If it does, leave out ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY, and write "
-    "etcd:// (or http://) for it.",
-    _ONLY_TLS: "If it does, set ETCDCTL_CACERT to its authority, or write etcds:// (or https://).",
+_NOT_GRPC: Final = "it accepts connections, but does not answer"
+_ADVICE: Final = {
+    **ADVICE,
+    Reason.UNTRUSTED: "ETCDCTL_CACERT must be the authority that signed for this etcd.",
+    Reason.OTHER_NAME: "Name each etcd as its certificate does (CLUSTERMUTEX_URL, "
+    "ETCDCTL_ENDPOINTS).",
+    Reason.CLIENT_REFUSED: "ETCDCTL_CERT and ETCDCTL_KEY must be a certificate that is valid and "
+    "signed by the authority that this etcd trusts (its --trusted-ca-file).",
+    Reason.OTHER_KEY: "ETCDCTL_KEY must be the key of ETCDCTL_CERT.",
+    Reason.FILES: "ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY must be PEM files.",
+    Reason.HANDSHAKE: "Check both sides' certificates (ETCDCTL_CACERT, ETCDCTL_CERT, ETCDCTL_KEY).",
+    Reason.NOT_TLS: "If it talks plain text, leave out ETCDCTL_CACERT, ETCDCTL_CERT and "
+    "ETCDCTL_KEY, and write etcd:// (or http://) for it.",
+    Reason.ONLY_TLS: "If it does, set ETCDCTL_CACERT to its authority, or write etcds:// (or "
+    "https://).",
 }
 
 
-def reason(error: grpc.RpcError) -> str:
-    """Return an error's cause in a few words, without gRPC's internals."""
+def cause_of(error: Exception, location: EtcdLocation | None = None) -> Cause:
+    """Return why a try was not answered, without gRPC's internals.
+
+    With `location` certificate files that can't be used are looked at.
+    """
+    if not isinstance(error, grpc.RpcError):
+        reason = reason_of(error)
+        return Cause.of(reason) if reason else Cause(None, str(error) or type(error).__name__)
     details = error.details() or ""
-    for pattern, words in _REASONS:
-        if re.search(pattern, details.lower()):
-            if words not in (_CERTIFICATE, _HANDSHAKE):
-                return words
-            # What OpenSSL says of it, like `certificate has expired`.
-            told = details.rpartition("OPENSSL_internal:")[2].removesuffix(": OK")
-            return f"{words}: {told.rpartition(': ')[2]}"
+    reason = reason_in(details)
+    if reason is Reason.FILES and location is not None and location.cert:
+        return Cause.of(_why_unusable(location))
+    if reason in (Reason.UNTRUSTED, Reason.HANDSHAKE):
+        # What OpenSSL says of it, like `unable to get local issuer certificate`.
+        told = details.rpartition("OPENSSL_internal:")[2].removesuffix(": OK")
+        return Cause(reason, f"{reason.value}: {told.rpartition(': ')[2]}")
+    if reason is not None:
+        return Cause.of(reason)
+    if "settings frame" in details.lower():
+        return Cause(None, _NOT_GRPC)
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return "no answer"
-    return details.rpartition("last error:")[2].strip() or str(error.code().name).lower()
+        return Cause.of(Reason.NO_ANSWER)
+    told = details.rpartition("last error:")[2].strip()
+    return Cause(None, told or str(error.code().name).lower())
 
 
-def more_telling(before: str, now: str) -> str:
-    """Return which of two reasons to tell: the one of the last try, unless it hides the other.
+def _why_unusable(location: EtcdLocation) -> Reason:
+    """Return why OpenSSL can't use the certificate files: gRPC does not say."""
+    try:
+        context = ssl.create_default_context(cafile=location.cacert)
+        context.load_cert_chain(location.cert or "", location.key)
+    except OSError as error:
+        return reason_of(error) or Reason.FILES
+    return Reason.FILES
+
+
+def more_telling(before: Cause, now: Cause) -> Cause:
+    """Return which of two causes to tell: the one of the last try, unless it hides the other.
 
     A host name may have two addresses, of which etcd listens on one: then gRPC tells now of the
     trouble that there is on the one, now of a connection refused by the other. And what the other
     side says about TLS may be lost when it closes the connection at once.
     """
-    hides = now in (_REFUSED, _ONLY_TLS)
-    return before if hides and before.startswith("TLS: ") else now
-
-
-def advice_for(cause: str) -> str | None:
-    """Return what to do about a reason, if that is not the same as about a server that is down."""
-    return next((text for words, text in _ADVICE.items() if cause.startswith(words)), None)
-
-
-def nobody_there(cause: str) -> bool:
-    """Tell whether a reason means that nobody listens, so that waiting for an answer is idle."""
-    return cause in (_REFUSED, _NO_ROUTE, _NO_ADDRESS)
+    hides = now.reason in (Reason.REFUSED, Reason.ONLY_TLS)
+    return before if hides and before.text.startswith("TLS: ") else now
 
 
 def unavailable(
-    endpoints: tuple[str, ...], last: str, *, unknown: bool, refused: bool = False
+    endpoints: tuple[str, ...], last: Cause, *, unknown: bool, refused: bool = False
 ) -> StoreUnavailable:
     """Return the exception for a store that did not answer in time, for the last try's reason."""
-    advice = advice_for(last) or (
-        "Check that it runs and that the endpoints are right (CLUSTERMUTEX_URL)."
+    advice = _ADVICE.get(
+        last.reason, "Check that it runs and that the endpoints are right (CLUSTERMUTEX_URL)."
     )
     here = all(name.startswith(("127.", "localhost:", "[::1]:")) for name in endpoints)
-    if here and last == _REFUSED:
+    if here and last.reason is Reason.REFUSED:
         advice += " `clustermutex up` starts one on this machine."
     return StoreUnavailable(
-        f"etcd at {', '.join(endpoints)} did not answer in time ({last}). {advice}",
+        f"etcd at {', '.join(endpoints)} did not answer in time ({last.text}). {advice}",
         unknown=unknown,
         refused=refused,
     )

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any, Final
 
 import requests
 import urllib3
 from google.auth import exceptions as auth
-from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError, ReadTimeoutError
 
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.fields import json_object
+from lockclient.stores.common.network_errors import ADVICE, Cause, Reason, chain, reason_of
 from lockclient.stores.gcs.wire.http_session import HttpAnswer
 
 Unanswered = (
@@ -23,7 +23,6 @@ Unanswered = (
 )
 """Exceptions of a try that nobody has answered."""
 
-NO_ANSWER: Final = "no answer"
 TOO_MANY_REQUESTS = 429
 """Too many requests, or more than one write a second to an object: a pause, and nothing else."""
 RETRYABLE_STATUSES = (TOO_MANY_REQUESTS, 408, 500, 502, 503, 504)
@@ -51,7 +50,7 @@ def may_have_happened(error: Exception | int) -> bool:
     """Tell whether what failed like this may have been done, or may arrive yet."""
     if isinstance(error, int):
         return error != TOO_MANY_REQUESTS
-    return not any(map(_is_unsent, _causes(error)))
+    return not any(map(_is_unsent, chain(error)))
 
 
 def _is_unsent(error: BaseException) -> bool:
@@ -63,35 +62,19 @@ def _is_unsent(error: BaseException) -> bool:
     return isinstance(error, auth.GoogleAuthError | NewConnectionError | ConnectTimeoutError)
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception and those that it is made of, and no text: lock names stand in some."""
-    following: BaseException | None = error
-    while following is not None:
-        yield following
-        inner = (getattr(following, "reason", None), *following.args)
-        following = next((cause for cause in inner if isinstance(cause, BaseException)), None)
-
-
-def failure_text(error: Exception | int, answer: HttpAnswer | None = None) -> str:
-    """Say in a few words why a try was not answered."""
+def cause_of(error: Exception | int, answer: HttpAnswer | None = None) -> Cause:
+    """Return why a try was not answered."""
     if answer is not None:
-        return f"HTTP status {error}: {_message(answer)}"
+        return Cause(None, f"HTTP status {error}: {_message(answer)}")
     assert isinstance(error, Exception), "a status has an answer"
-    if isinstance(error, requests.ReadTimeout | urllib3.exceptions.ReadTimeoutError):
-        return NO_ANSWER
+    if isinstance(error, requests.ReadTimeout | ReadTimeoutError):
+        return Cause.of(Reason.NO_ANSWER)
     if isinstance(error, requests.ConnectTimeout):
-        return "no connection in time"
-    text = str(error)
-    for pattern, words in (
-        ("Connection refused", "connection refused"),
-        ("NameResolution|Name or service", "the host name can't be resolved"),
-        ("CERTIFICATE_VERIFY_FAILED", "TLS: its certificate is not trusted"),
-        ("RemoteDisconnected|Connection aborted|reset by peer", "the connection was closed"),
-    ):
-        if re.search(pattern, text):
-            return words
-    *_, innermost = _causes(error)
-    return str(innermost.__cause__ or innermost) or type(error).__name__
+        return Cause.of(Reason.NO_CONNECTION)
+    if (reason := reason_of(error)) is not None:
+        return Cause.of(reason)
+    *_, innermost = chain(error)
+    return Cause(None, str(innermost) or type(innermost).__name__)
 
 
 def _error(answer: HttpAnswer) -> dict[str, Any]:
@@ -142,6 +125,13 @@ _ADVICE_BY_STATUS: Final = {
     401: "The credentials are not accepted: see GOOGLE_APPLICATION_CREDENTIALS.",
     403: "Whoever uses locks needs storage.objects.create, get, list, update and delete on the "
     "bucket: the role roles/storage.objectUser has them.",
+}
+
+
+_NETWORK_ADVICE: Final = {
+    **ADVICE,
+    Reason.UNTRUSTED: "REQUESTS_CA_BUNDLE must name the authority of what answers for Google: a "
+    "proxy, or an endpoint of your own.",
 }
 
 
@@ -200,7 +190,7 @@ def no_credentials(bucket: str, error: Exception) -> StoreError:
     )
 
 
-def unavailable(bucket: str, last: str, *, unknown: bool, busy: bool = False) -> StoreUnavailable:
+def unavailable(bucket: str, last: Cause, *, unknown: bool, busy: bool = False) -> StoreUnavailable:
     """Return the exception for a bucket that did not answer in time, for the last try's reason.
 
     With `busy` that is its word that there are too many requests.
@@ -210,6 +200,6 @@ def unavailable(bucket: str, last: str, *, unknown: bool, busy: bool = False) ->
         advice = "See how many programs use it, and how many want, or write to, that lock."
     else:
         does = "did not answer in time"
-        advice = "Check the network, and that the bucket's name is right."
-    text = f"The bucket {bucket} {does} ({last.rstrip('.')}). {advice}"
+        advice = _NETWORK_ADVICE.get(last.reason, "Check the network and its proxy.")
+    text = f"The bucket {bucket} {does} ({last.text.rstrip('.')}). {advice}"
     return StoreUnavailable(text, unknown=unknown, busy=busy)

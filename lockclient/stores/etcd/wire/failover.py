@@ -20,13 +20,18 @@ from google.protobuf.message import Message
 from lockclient.errors import StoreClosed, StoreError
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.common.lifecycle import closed
+from lockclient.stores.common.network_errors import (
+    NOBODY_THERE,
+    Cause,
+    Reason,
+    no_descriptors,
+)
 from lockclient.stores.etcd.errors import (
     ErrorKind,
     answered,
+    cause_of,
     diagnose,
     more_telling,
-    nobody_there,
-    reason,
     refused,
     unavailable,
 )
@@ -227,7 +232,7 @@ class Tries:
         self._asked: tuple[Endpoint, ...] = ()  # in this round
         self._renewed: tuple[Endpoint, ...] = ()
         self._refusing: tuple[Endpoint, ...] = ()
-        self._last = "the time was up before it could be asked"
+        self._last = Cause(None, "the time was up before it could be asked")
         self._member: Endpoint | None = None
         self._new_tokens = 0
         self._sending = RequestState(_OTHER) if sending is None else sending
@@ -292,14 +297,15 @@ class Tries:
             # here: the others would throw away the new one, and each costs etcd a bcrypt.
             if member.metadata() == self.metadata:
                 member.token = None
-            self._last = reason(error)
+            self._last = cause_of(error)
             self._new_tokens += 1
             return min(0.05 * (self._new_tokens - 1), self._deadline.remaining())
         if fault not in (ErrorKind.NOT_SENT, ErrorKind.UNKNOWN):
             said = refused(error, member.endpoint, failover.location, self._request)
             said.unknown = self._sending.ambiguous
             raise WireError(fault, error, said)
-        return self._unanswered(reason(error), unknown=fault is ErrorKind.UNKNOWN)
+        cause = cause_of(error, failover.location)
+        return self._unanswered(cause, unknown=fault is ErrorKind.UNKNOWN)
 
     def broken(self, error: Exception) -> float:
         """Return the seconds to wait after an error that is no answer, and not gRPC's word for one.
@@ -309,18 +315,20 @@ class Tries:
         """
         self._sending.in_flight = False
         # Files are read before anything is sent; of all else nobody knows.
-        return self._unanswered(f"{error}", unknown=not isinstance(error, OSError))
+        return self._unanswered(cause_of(error), unknown=not isinstance(error, OSError))
 
-    def _unanswered(self, why: str, *, unknown: bool) -> float:
+    def _unanswered(self, why: Cause, *, unknown: bool) -> float:
         failover, member = self._failover, self._member
         assert member is not None
         if failover.closed:
             raise self.closed()
         self._new_tokens = 0
         self._sending.ambiguous |= unknown
+        if why.reason is Reason.NO_DESCRIPTORS:
+            raise no_descriptors(failover.location.url(), unknown=self._sending.ambiguous)
         self._last = more_telling(self._last, why)
         left = self._deadline.own - monotonic()
-        news = left <= 0 and failover.renewable and nobody_there(why)
+        news = left <= 0 and failover.renewable and why.reason in NOBODY_THERE
         news = news and member not in self._refusing
         if news and member not in self._renewed:
             self._renewed += (member,)
@@ -336,7 +344,7 @@ class Tries:
         self._asked = ()
         self._rounds += 1
         if failover.answers == self._answers:
-            failover.report(self._last)
+            failover.report(self._last.text)
         if news:  # each member is this once
             return 0.0
         pause = min(0.05 * 2.0 ** min(self._rounds, 4), self._deadline.remaining())

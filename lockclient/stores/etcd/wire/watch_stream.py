@@ -21,7 +21,7 @@ from typing import Any
 import grpc
 
 from lockclient.model.clocks import monotonic
-from lockclient.stores.etcd.errors import reason
+from lockclient.stores.etcd.errors import cause_of
 from lockclient.stores.etcd.wire import fork_safety
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.channels import Channels
@@ -291,11 +291,11 @@ class WatchStream:
                 self._take(answer)
         except grpc.RpcError as error:
             connection.note(error)
-            return reason(error)
+            return cause_of(error).text
         except StaleToken:
             raise
         except Exception as error:  # noqa: BLE001 - what the system refuses, or a closed channel
-            return str(error)
+            return cause_of(error).text
         finally:
             with self._lock:
                 self._requests = self._call = None

@@ -228,7 +228,7 @@ class _NotedRequest(Request):
         try:
             response = super().__call__(url, method, body, headers, timeout, **how)  # type: ignore[no-untyped-call]
         except auth.TransportError as error:
-            self._unanswered = f"{self.host}: {errors.failure_text(error.args[0])}"
+            self._unanswered = f"{self.host}: {errors.cause_of(error.args[0]).text}"
             raise
         if response.status in errors.RETRYABLE_STATUSES:
             self._unanswered = f"{self.host}: HTTP status {response.status}"

@@ -23,6 +23,7 @@ from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.fields import json_object
 from lockclient.stores.common.lifecycle import closed
+from lockclient.stores.common.network_errors import Cause, Reason, no_descriptors
 from lockclient.stores.gcs import errors
 from lockclient.stores.gcs.location import GcsLocation, emulator
 from lockclient.stores.gcs.wire.access_tokens import AccessToken, AccessTokens
@@ -104,12 +105,12 @@ class HttpClient:
             StoreClosed: the connections are closed.
         """
         pauses, max_timeout_s = Backoff(*_RETRY_PAUSES_S), FIRST_TRY_TIMEOUT_S
-        last, busy, renewed = "the time was up before it was asked", "", False
+        last, busy, renewed = Cause(None, "the time was up before it was asked"), False, False
         timeout = max_timeout_s
         while True:
             if not self._time_left(deadline, sending):
                 sending.in_flight = False  # whoever has handed it over may have said otherwise
-                raise self._unanswered(last, busy, unknown=sending.ambiguous)
+                raise self._unanswered(last, busy=busy, unknown=sending.ambiguous)
             answer: HttpAnswer | None = None
             try:
                 token = None if self._tokens is None else self._tokens.current(deadline)
@@ -133,14 +134,16 @@ class HttpClient:
             sending.in_flight = False
             # What only reads does nothing, however late.
             sending.ambiguous |= call.method != "GET" and errors.may_have_happened(failure)
-            last = errors.failure_text(failure, answer)
-            if failure == errors.TOO_MANY_REQUESTS:
-                busy = last  # it is there, though a later try may have too little time to hear so
-            elif not (busy and timeout < max_timeout_s and last == errors.NO_ANSWER):
-                busy = ""
-                self._log_outage(last)
+            cause = errors.cause_of(failure, answer)
+            if cause.reason is Reason.NO_DESCRIPTORS:
+                raise no_descriptors(self.location.url(), unknown=sending.ambiguous)
+            # It is there after a 429, though a later try may have too little time to hear so.
+            if not (busy and timeout < max_timeout_s and cause.reason is Reason.NO_ANSWER):
+                last, busy = cause, failure == errors.TOO_MANY_REQUESTS
+                if not busy:
+                    self._log_outage(last.text)
             if call.once and sending.ambiguous:
-                raise self._unanswered(last, busy, unknown=True)
+                raise self._unanswered(last, busy=busy, unknown=True)
             max_timeout_s = min(2 * max_timeout_s, MAX_TRY_TIMEOUT_S)
             time.sleep(min(pauses.next(), deadline.remaining()))
 
@@ -148,14 +151,14 @@ class HttpClient:
         """Return the seconds for further tries; 0: there is to be none."""
         return 0.0 if self.closed or sending.abandoned else deadline.remaining()
 
-    def _unanswered(self, last: str, busy: str, *, unknown: bool) -> ClusterMutexError:
+    def _unanswered(self, last: Cause, *, busy: bool, unknown: bool) -> ClusterMutexError:
         """Return the exception for a request of which no try was answered."""
         bucket = self.location.bucket
         if self.closed:
             return closed(self.location, unknown=unknown)
         if busy:  # all the time: by now that is news
-            self._log_outage(busy, busy=True)
-        return errors.unavailable(bucket, busy or last, unknown=unknown, busy=bool(busy))
+            self._log_outage(last.text, busy=True)
+        return errors.unavailable(bucket, last, unknown=unknown, busy=busy)
 
     def _check(self, call: HttpRequest, answer: HttpAnswer, sending: RequestState) -> HttpAnswer:
         if answer.status == 412:
