@@ -13,7 +13,7 @@ from lockclient.version import __version__
 
 SECTIONS = {
     "Locks for scripts": ("run", "lock", "alive", "unlock"),
-    "Looking and acting": (*("ls", "show", "watch", "removed", "force-unlock", "vouch", "doctor"),),
+    "Looking and acting": (*("ls", "show", "removed", "force-unlock", "vouch", "doctor"),),
     "Setting up": ("up", "demo", "setup-auth", "completion"),
 }
 """The commands as the help shows them; each section is a folder, and each command a file in it."""

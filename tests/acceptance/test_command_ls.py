@@ -16,7 +16,7 @@ from tests.support.board import Board, DashboardStore
 from tests.support.memory_store import MemoryStore
 from tests.support.polls import ALL, REAL
 from tests.support.processes import start_service, wait_until
-from tests.support.terminal import COMMAND, called, environment, in_terminal, shown
+from tests.support.terminal import COMMAND, called, environment, in_terminal, one_line, shown
 
 HOSTILE = "na\u202eme\u200b [red]x[/red]"
 HOSTILE_HOST = "h\x1b[2J\x9b\x7f\u202e\u3164\nclustermutex: all is well"
@@ -227,3 +227,16 @@ def test_removed(memory: MemoryStore) -> None:
         ("nope", "None of 3 removals in the last seven days match."),
     ):
         assert told in called(memory, "removed", word, columns=120).stdout
+
+
+@pytest.mark.parametrize("words", ["ls --watch", "ls", "show x", "removed"])
+def test_an_unreachable_store_at_the_start_is_an_error(words: str) -> None:
+    memory = MemoryStore()
+    memory.memory.away = True
+    assert "The store in memory is away" in one_line(called(memory, *words.split(), status=69))
+
+
+def test_an_unknown_state_is_an_error_that_names_the_states() -> None:
+    """An empty list would look as if all were well."""
+    printed = one_line(called(MemoryStore(), "ls", "state:foo", status=2))
+    assert "No state is 'foo': there are ok, " in printed

@@ -64,9 +64,8 @@ COLUMNS: Final = tuple(
     replace(_LAYOUTS[column.kind.name], title=column.short, spare=column.spare)
     for column in columns.COLUMNS
 )
-REDRAW_INTERVAL_S = 1.0
-"""After which a watched list is drawn again though nothing changed: times have."""
-_CHANGE_POLL_S = 0.1
+WATCH_INTERVAL_S = 1.0
+"""Seconds between two looks at a watched list."""
 WAITERS_INTERVAL_S = 2.0
 """After which it is read again who waits, if any queue has changed."""
 
@@ -107,7 +106,7 @@ ViewAt = Callable[[float], ListView]
 
 @click.command()
 @click.argument("text", nargs=-1)
-@click.option("--watch", is_flag=True, help="Show it again whenever it changes.")
+@click.option("--watch", is_flag=True, help="Show it again when it changes, at most once a second.")
 @click.option(
     "--sort",
     type=click.Choice([*SORTS, *(f"-{key}" for key in SORTS)]),
@@ -139,7 +138,7 @@ def ls(
 
     On a terminal it is a table that fits it; otherwise lines with tabs between the columns, the
     titles first. With --watch a terminal shows the table until Ctrl-C, everything else gets it
-    again after each change, with an empty line in front.
+    again after a change, at most once a second, with an empty line in front.
 
     What can't be seen of a text is written as an escape, like \\u200b; a name that is not ASCII
     has its escaped form beside it. JSON has texts as they are.
@@ -272,7 +271,7 @@ def _redraw(table: Table, look: ViewAt) -> None:
     signal.signal(signal.SIGTERM, _end)  # the terminal is to be as it was
     with Live(picture(), console=console, screen=True, auto_refresh=False) as live:
         while True:
-            _wait_for_change(table, _state_of(table))
+            time.sleep(WATCH_INTERVAL_S)
             live.update(picture(), refresh=True)
 
 
@@ -283,7 +282,7 @@ def _end(number: int, _frame: object) -> None:
 def _print_changes(table: Table, look: ViewAt, *, as_json: bool) -> None:
     before: Any = None
     while True:
-        now, shown_at = time.time(), _state_of(table)
+        now = time.time()
         seen, connected = look(now), table.connected()
         shown = seen, connected, len(table.unlockers())
         if shown != before:  # of what was asked for; other locks may have changed
@@ -298,18 +297,7 @@ def _print_changes(table: Table, look: ViewAt, *, as_json: bool) -> None:
                 if not connected:
                     click.echo(_unreachable(table), err=True)
             before = shown
-        _wait_for_change(table, shown_at)
-
-
-def _state_of(table: Table) -> object:
-    return table.revision, table.connected()
-
-
-def _wait_for_change(table: Table, before: object) -> None:
-    """Wait until what is seen is not as before, but no longer than times on it stay right."""
-    until = time.monotonic() + REDRAW_INTERVAL_S
-    while _state_of(table) == before and time.monotonic() < until:
-        time.sleep(_CHANGE_POLL_S)
+        time.sleep(WATCH_INTERVAL_S)
 
 
 def _unreachable(table: Table) -> str:
