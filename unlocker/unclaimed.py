@@ -110,12 +110,16 @@ class UnclaimedLocks:
             self._due = now + (time.thread_time() - began) / _MAX_CPU_SHARE
 
     def _read(self) -> tuple[int, list[str]]:
-        """Return what is unclaimed, and which of the table's readings that is from."""
+        """Return the free locks with waiters, and which of the table's readings that is from."""
         while True:
             loads = self.table.loads
-            names = self.table.unclaimed()
+            names = [name for name in self.table.waiters() if not self._is_held(name)]
             if loads == self.table.loads:
                 return loads, names
+
+    def _is_held(self, name: str) -> bool:
+        row = self.table.row(name)
+        return row is not None and row.held
 
     def refresh_heads(self) -> None:
         """Ask the store who is next in the lines that are shown, or may soon be.

@@ -13,25 +13,25 @@ from types import CodeType, FrameType
 from lockclient.model.fields import size_of
 
 LIMIT = 16 * 1024
-"""Bytes that a backtrace may have as it is written, in JSON; the innermost frames are kept."""
+"""Bytes of a backtrace in JSON at most; the innermost frames are kept."""
 
 LIBRARY = str(Path(__file__).parents[1]) + os.sep
-"""What the names of this library's own files begin with."""
+"""The prefix of this library's own files."""
 COMMANDS = (f"{LIBRARY}cli{os.sep}", f"{LIBRARY}testing{os.sep}memory_locks.")
-"""And among them those of the command, and of tests: users of the library like any other."""
+"""Prefixes of those that use the library like any other program: the command's, and tests'."""
 
 FRAME_BYTES = 200
-"""And the one frame that a ticket has, the same way."""
+"""Bytes of the one frame of a ticket in JSON at most."""
 
 _CUT = "  [outer frames left out]\n"
 _CUT_SIZE = size_of(_CUT)
 
 _KNOWN_AT_MOST = 4096
 _known: dict[tuple[int, int], tuple[CodeType, str, int]] = {}
-"""Frames that were seen before, by code object and instruction: their text and its bytes.
+"""The text of frames and its bytes, by the code object's id and the instruction.
 
-The same few call sites come again and again, and what a frame is asked for costs: its line number
-has to be worked out, its source line read. The code object is kept so that its id stays its own.
+The same few call sites come again and again, and it costs to work out a line number and to read a
+source line. The code object is kept so that no other one gets its id.
 """
 
 
@@ -42,7 +42,7 @@ def capture() -> str:
     size = _CUT_SIZE
     while frame is not None:
         key = (id(frame.f_code), frame.f_lasti)
-        _, text, length = _known.get(key) or _get_to_know(key, frame)
+        _, text, length = _known.get(key) or _rendered(key, frame)
         size += length
         if size > LIMIT:
             parts.append(_CUT)
@@ -57,7 +57,7 @@ def is_internal(filename: str) -> bool:
     return filename.startswith(LIBRARY) and not filename.startswith(COMMANDS)
 
 
-def _get_to_know(key: tuple[int, int], frame: FrameType) -> tuple[CodeType, str, int]:
+def _rendered(key: tuple[int, int], frame: FrameType) -> tuple[CodeType, str, int]:
     text = "" if is_internal(frame.f_code.co_filename) else _text(frame)
     known = (frame.f_code, text, size_of(text))
     if len(_known) >= _KNOWN_AT_MOST:
@@ -77,7 +77,7 @@ def _text(frame: FrameType) -> str:
 def calling_line() -> str | None:
     """Return the line of the program that has called this library, as `report.py:7`."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _is_passed_on(frame.f_code.co_filename):
+    while frame is not None and _is_skipped(frame.f_code.co_filename):
         frame = frame.f_back
     return None if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
@@ -89,7 +89,7 @@ def innermost(backtrace: str | None) -> str | None:
 
 
 def innermost_frame(backtrace: str | None) -> str | None:
-    """Return the same with its function, as `report.py:7 in main`; of a long one the end."""
+    """Return that line with its function, as `report.py:7 in main`; of a long one the end."""
     head = _innermost(backtrace)
     if head is None:
         return None
@@ -108,7 +108,7 @@ def _innermost(backtrace: str | None) -> tuple[str, str, str] | None:
     return named[-1] if named else None
 
 
-def _is_passed_on(filename: str) -> bool:
+def _is_skipped(filename: str) -> bool:
     return is_internal(filename) or filename == contextlib.__file__
 
 

@@ -41,12 +41,8 @@ def bounded(holder: Holder) -> Holder:
 
 
 def shortened(text: str) -> str:
-    """Cut a text; to half the length where Python keeps four bytes of each character."""
-    if len(text) <= MAX_LISTED_TEXT_CHARS // 2:
-        return text
-    wide = not text.isascii() and max(text) > "\uffff"
-    room = MAX_LISTED_TEXT_CHARS // 2 if wide else MAX_LISTED_TEXT_CHARS
-    return text if len(text) <= room else f"{text[: room - 1]}…"
+    is_short = len(text) <= MAX_LISTED_TEXT_CHARS
+    return text if is_short else f"{text[: MAX_LISTED_TEXT_CHARS - 1]}…"
 
 
 def _cut(holder: Holder, cut: Callable[[str], str], most: int) -> Holder:

@@ -1,7 +1,7 @@
-"""When a lock that is silent may be removed, by who has watched it: the one rule, for all of them.
+"""When a silent lock may be removed: one rule, for every process that has watched it.
 
-They are the unlockers (`unlocker.policy`, which adds when people are alerted), and in a bucket with
-`expire=1` who wants the lock. Pure: no I/O, no clock is read.
+Those are unlockers (`unlocker.policy` adds when people are alerted), and in a bucket with
+`expire=1` the waiters. Pure: no I/O, no clock is read.
 
 Why no lock is removed early. Let D be `auto_unlock_after`, a constant of the acquisition to which
 the holder holds itself from before it sent a push. A lock is due at `seen_at + D` on our monotonic

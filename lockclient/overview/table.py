@@ -181,15 +181,6 @@ class Table:
     def queue_length(self, name: str) -> QueueLength:
         return self._contents.queues.get(name, NOBODY)
 
-    def unclaimed(self) -> list[str]:
-        with self._lock:
-            rows = self._contents.rows
-            return [
-                name
-                for name in self._contents.queues
-                if (row := rows.get(name)) is None or not row.held
-            ]
-
     def unlockers(self) -> dict[str, str]:
         """Return the running unlockers: id to announcement."""
         with self._lock:
