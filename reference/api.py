@@ -44,7 +44,7 @@ ELSEWHERE = {
         stores,
         (
             *("Capabilities", "MutexStore", "AsyncMutexStore", "ServiceStore"),
-            *("DatabaseStore", "Transaction", "Row", "Kind", "Deadline"),
+            *("Kind", "Deadline"),
         ),
     ),
 }
@@ -68,7 +68,6 @@ _TOLD = {
         name for name in vars(testing.MemoryLocks) if not name.startswith("_")
     ),
     testing.MemoryStore: ("another",),
-    stores.DatabaseStore: ("transaction",),
     stores.Deadline: ("after", "remaining", "expired"),
 }
 """Of these, which members are told: all else is as of every store."""

@@ -9,32 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lockclient.model.clocks import Deadline
-    from lockclient.stores.common.database_store import DatabaseStore, Row, Transaction
     from lockclient.stores.protocol import AsyncMutexStore, Capabilities, MutexStore
     from lockclient.stores.service_protocol import Kind, ServiceStore
 
 _HOMES = {
     "AsyncMutexStore": "lockclient.stores.protocol",
     "Capabilities": "lockclient.stores.protocol",
-    "DatabaseStore": "lockclient.stores.common.database_store",
     "Deadline": "lockclient.model.clocks",
     "Kind": "lockclient.stores.service_protocol",
     "MutexStore": "lockclient.stores.protocol",
-    "Row": "lockclient.stores.common.database_store",
     "ServiceStore": "lockclient.stores.service_protocol",
-    "Transaction": "lockclient.stores.common.database_store",
 }
 
 __all__ = [
     "AsyncMutexStore",
     "Capabilities",
-    "DatabaseStore",
     "Deadline",
     "Kind",
     "MutexStore",
-    "Row",
     "ServiceStore",
-    "Transaction",
 ]
 
 

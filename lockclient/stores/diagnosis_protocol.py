@@ -29,17 +29,6 @@ class Clock:
     most: float
 
 
-class Examined(Protocol):
-    """A store that checks itself."""
-
-    def examine(self) -> Iterator[Finding | Clock]:
-        """Yield findings, the basic ones first, and clocks of servers; write nothing.
-
-        Raises:
-            StoreUnavailable, StoreError: it does not answer, or not to this user.
-        """
-
-
 @dataclass(frozen=True, slots=True)
 class Voter:
     """A server that votes on each lock, after `waits` seconds if it is new or was emptied.

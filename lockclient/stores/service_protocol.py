@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from lockclient.model.clocks import Deadline
 from lockclient.model.ticket import Ticket
+from lockclient.stores.diagnosis_protocol import Clock, Finding
 from lockclient.stores.protocol import AsyncMutexStore, Subscription
 
 Kind = Literal["locks", "queue", "removed", "unlockers", "withdrawn", "code"]
@@ -181,6 +182,13 @@ class ServiceStore(AsyncMutexStore, Protocol):
         """Return sentences for people about all locks, by the last poll.
 
         Of servers that vote: which has no vote now, and which locks too few have.
+        """
+
+    def examine(self) -> Iterator[Finding | Clock]:
+        """Yield what `doctor` finds, the basic things first, and clocks of servers; write nothing.
+
+        Raises:
+            StoreUnavailable, StoreError: the store does not answer, or not to this user.
         """
 
     def endpoints(self) -> tuple[str, ...]:

@@ -10,17 +10,18 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator
 from itertools import islice, takewhile
-from weakref import WeakSet
 
-from lockclient.errors import StoreClosed, StoreError, StoreUnavailable
+from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.stores.common.background import Background
-from lockclient.stores.common.lock_model import Entry, Model
+from lockclient.stores.common.lifecycle import OpenedStore
+from lockclient.stores.diagnosis_protocol import FINE, Clock, Finding
+from lockclient.stores.location import UrlLocation
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.protocol import Capabilities, Guard, WatchEvent, WatchTarget
-from lockclient.stores.requests import Request, RequestState, TakeOrQueue, Unlock, Withdraw
+from lockclient.stores.requests import Request, RequestState, TakeOrQueue
 from lockclient.stores.service_protocol import (
     MAX_NOTE_BYTES,
     Batch,
@@ -30,10 +31,10 @@ from lockclient.stores.service_protocol import (
     Tickets,
     WaitQueue,
 )
+from lockclient.testing.lock_model import Entry, Model
 from lockclient.threads import scheduler
 from lockclient.threads.scheduler import Task
 
-CLOSE_TIMEOUT_S = 0.4
 _BY_KEY: tuple[Kind, ...] = ("queue", "withdrawn", "code")
 """Of which `load` and `follow` leave the values out."""
 
@@ -98,7 +99,7 @@ class Memory:
             return next(self.model.leases)
 
 
-class MemoryStore:
+class MemoryStore(OpenedStore):
     """Locks in memory, for the threads and event loops of one process: a store for tests.
 
         ClusterMutex.setup(store=MemoryStore())
@@ -118,13 +119,17 @@ class MemoryStore:
         self.memory = memory or Memory()
         self.model = self.memory.model
         """What stands there, and the rules."""
-        self.background = Background(self)
         self.page_size = page_size
+        self._process = os.getpid()
         self._lease = self.memory.lease()
         self._has_lease = False
-        self._closed = False
-        self._parents = False
-        _stores.add(self)
+        super().__init__(UrlLocation("memory://"))
+
+    def _connect(self) -> None:
+        super()._connect()
+        self.background = Background(self)
+        if os.getpid() != self._process:  # another thread of the parent may have held it
+            self.memory.changed = threading.Condition()
 
     def another(self) -> MemoryStore:
         """Return the store of another client, in which the same stands."""
@@ -151,7 +156,7 @@ class MemoryStore:
             StoreError: it is the memory of the process that forked this one.
             StoreUnavailable: a test has said that it is out of reach.
         """
-        if self._parents:
+        if os.getpid() != self._process:
             raise StoreError(
                 "A store in memory is one process's: locks that this child of a fork took there "
                 "would exclude nobody. Give the child a store that all processes reach, by "
@@ -165,8 +170,7 @@ class MemoryStore:
 
     def ask(self, request: Request, deadline: Deadline) -> Outcome:
         with self._reach():
-            if self._closed and not isinstance(request, Withdraw | Unlock):
-                raise StoreClosed("The store in memory was closed.")
+            self._check_open(request)
             self._has_lease |= isinstance(request, TakeOrQueue)
             outcome = self.model.apply(request, self._lease)
         self.notify()
@@ -293,7 +297,7 @@ class MemoryStore:
             self.memory.changed.notify_all()
 
     def connected(self) -> bool:
-        return not (self._closed or self.memory.away)
+        return not (self._closing or self.memory.away)
 
     def watch_restarts(self) -> int:
         return 0
@@ -371,44 +375,19 @@ class MemoryStore:
 
     # ------------------------------------------------------------ what it says of itself
 
-    def endpoints(self) -> tuple[str, ...]:
-        return ("memory",)
+    def examine(self) -> Iterator[Finding | Clock]:
+        yield Finding("memory", FINE, "Locks in memory: other processes have their own.")
 
     def clock_offsets(self, timeout: float) -> list[float]:
         return [0.0]
 
-    def votes(self) -> Mapping[str, str]:
-        return {}
-
-    def thin_locks(self) -> Mapping[str, int]:
-        return {}
-
-    def warnings_for_display(self) -> Sequence[str]:
-        return ()
-
-    def close(self) -> None:
-        self._closed = True
+    def _disconnect(self) -> None:
         for follower in list(self.memory.followers):
             if follower.store is self:
                 follower.close()
-        self.background.close(CLOSE_TIMEOUT_S)
         self.lose_tickets()
 
 
 def _without_value(change: Change) -> Change:
     known = change.kind in _BY_KEY and change.value is not None
     return change._replace(value=b"") if known else change
-
-
-_stores: WeakSet[MemoryStore] = WeakSet()
-
-
-def _start_afresh() -> None:
-    """After fork, in the child: what stands there is the parent's, and so are all threads."""
-    for store in list(_stores):
-        store._parents = True
-        store.memory.changed = threading.Condition()  # another thread may have held it
-        store.background = Background(store)
-
-
-os.register_at_fork(after_in_child=_start_afresh)

@@ -24,7 +24,6 @@ from hypothesis.stateful import (
 from lockclient.model.clocks import Deadline, Runtime, Stamps
 from lockclient.model.holder import STAMPS, Holder
 from lockclient.model.removal import AUTO_UNLOCK, Removal
-from lockclient.stores.common.lock_model import Lock, Model
 from lockclient.stores.common.segments import encode
 from lockclient.stores.outcomes import (
     Conflict,
@@ -49,6 +48,7 @@ from lockclient.stores.requests import (
     Unlock,
     Withdraw,
 )
+from lockclient.testing.lock_model import Lock, Model
 from tests.contract.asking import NEVER, taker, ticket
 from tests.contract.subject import Subject
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import pytest
 from opentelemetry.trace import NoOpTracerProvider
@@ -51,13 +50,10 @@ from lockclient.instruments.prometheus import PrometheusInstrument
 from lockclient.stores import (
     AsyncMutexStore,
     Capabilities,
-    DatabaseStore,
     Deadline,
     Kind,
     MutexStore,
-    Row,
     ServiceStore,
-    Transaction,
 )
 from lockclient.testing import MemoryLocks, MemoryStore
 from lockclient.testing.plugin import EtcdLocks
@@ -171,18 +167,13 @@ def fail() -> None:
         print(error.holder)
 
 
-class Rows(DatabaseStore):
-    can = Capabilities("rows", queue=False, watch=False, guard=False)
-
-    @contextmanager
-    def transaction(self, deadline: Deadline) -> Generator[Transaction, None, None]:
-        raise NotImplementedError
+class Own(MemoryStore):
+    can = Capabilities("theirs")
 
 
-def halves(store: Rows, kind: Kind, row: Row) -> tuple[MutexStore, ServiceStore, AsyncMutexStore]:
-    assert_type(row.revision, int)
-    assert_type(row.kind, Kind)
-    return store, store, MemoryStore()
+def halves(store: Own, kind: Kind) -> tuple[MutexStore, ServiceStore, AsyncMutexStore]:
+    store.load((kind,), Deadline.after(1.0))
+    return store, store, store
 
 
 @pytest.fixture

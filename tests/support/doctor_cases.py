@@ -11,12 +11,11 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import Any, cast
+from typing import Any
 
 from lockclient import Settings, open_store
 from lockclient.cli.setup.etcd_server import Etcd, embedded_etcd
 from lockclient.cli.setup.ports import free_port, is_free
-from lockclient.stores.diagnosis_protocol import Examined
 from tests.contract.asking import NAME
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import SLOW
@@ -167,7 +166,7 @@ def _never_compacted(bench: Bench) -> Iterator[Settings]:
     etcdctl("compaction", str(written))
     yield settings
     with closing(open_store(settings)) as store:
-        found = cast(Examined, store).examine()
+        found = store.examine()
         assert any("keeps 1 revision of" in getattr(it, "text", "") for it in found)
 
 

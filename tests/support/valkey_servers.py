@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 from uuid import uuid4
 
 from lockclient.cli.setup.store_server import StoreServer
-from lockclient.stores.diagnosis_protocol import Examined, Voting
+from lockclient.stores.diagnosis_protocol import Voting
 from lockclient.stores.location import Location
 from lockclient.stores.registry import open_at
 from lockclient.stores.service_protocol import ServiceStore
@@ -22,7 +22,7 @@ from lockclient.stores.valkey.location import ValkeyLocation
 from tests.support.processes import needed
 
 
-class ValkeyStore(ServiceStore, Voting, Examined, Protocol):
+class ValkeyStore(ServiceStore, Voting, Protocol):
     """A store of such servers: they vote, and can be examined; `keys` names what stands there."""
 
     location: Any

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
-from typing import cast
 
 import click
 
@@ -31,7 +30,6 @@ from lockclient.stores.diagnosis_protocol import (
     LEVELS,
     WARNING,
     Clock,
-    Examined,
     Finding,
 )
 from lockclient.stores.registry import entry_of
@@ -125,7 +123,7 @@ def findings(store: ServiceStore, settings: Settings, listen: float) -> Iterator
     kind = entry_of(settings.location).name
     servers: list[Clock] = []
     try:
-        for found in cast(Examined, store).examine():
+        for found in store.examine():
             if isinstance(found, Clock):
                 servers.append(found)
             else:

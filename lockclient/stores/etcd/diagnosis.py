@@ -74,7 +74,7 @@ class History:
 def examine(
     store: ServiceStore, location: EtcdLocation, call: Callable[..., Any]
 ) -> Iterator[Finding | Clock]:
-    """Yield what is found: see `Examined.examine`."""
+    """Yield what is found: see `ServiceStore.examine`."""
     found = members(location, MEMBER_TIMEOUT_S)
     yield from judge_members(found)
     yield from (clock for clock in map(clock_of, found) if clock is not None)

@@ -1,8 +1,7 @@
-"""What each request does to locks, without I/O: the rules of `lockclient.stores.requests` as code.
+"""Lock model: the rules of `lockclient.stores.requests` as code without I/O.
 
-It knows nothing of keys and transactions: what stands there is what `Change` tells, and what has
-happened is a journal of changes. A store that can do a request in one step of its own, because it
-is in memory or has transactions like a database, lets this decide and keeps what the journal says.
+It knows nothing of keys and transactions: the state is a set of `Change`s, the past a journal of
+them. A store that can do a request in one step of its own may let it decide.
 """
 
 from __future__ import annotations
@@ -96,14 +95,9 @@ class Lock:
 
 
 class Model:
-    """The state of a store, and what each request does to it, at once.
+    """The state of a store, and what each request does to it, at once."""
 
-    Args:
-        apart: whether long backtraces of removals stand apart, once for all that have the same.
-    """
-
-    def __init__(self, *, apart: bool = True) -> None:
-        self._apart = apart
+    def __init__(self) -> None:
         self.revision = 1
         self.compacted = 0
         self.kept: dict[tuple[Kind, str, str], Change] = {}
@@ -321,7 +315,7 @@ class Model:
     def _recorded(self, removal: Removal) -> Iterator[Entry]:
         """Return what is written of a removal; a long backtrace stands apart, once for all."""
         name, uuid = removal.holder.name, removal.holder.uuid or ""
-        record, backtrace = removal.split_backtrace() if self._apart else (removal, "")
+        record, backtrace = removal.split_backtrace()
         yield "removed", name, uuid, record.value().encode()
         yield "withdrawn", name, uuid, b""
         if backtrace:
