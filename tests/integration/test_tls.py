@@ -149,14 +149,14 @@ MISTAKES: dict[str, tuple[str, dict[str, str], str, str]] = {
     "an authority's file that is none": (
         "tls",
         {"cacert": "junk"},
-        "TLS: our key is not that of our certificate",
+        "TLS: the certificate files can't be used",
         "must be PEM files",
     ),
     "a key of another certificate": (
         "asking",
         {"cacert": "ours", "cert": "ours", "key": "stranger"},
-        "TLS: the certificate files can't be used",
-        "the key must be that of the certificate",
+        "TLS: our key is not that of our certificate",
+        "ETCDCTL_KEY must be the key of ETCDCTL_CERT",
     ),
 }
 

@@ -291,11 +291,7 @@ _BAD: dict[str, dict[str, Any]] = {
     "A lifecycle rule deletes locks": {
         "lifecycle": {"rule": [{"action": {"type": "Delete"}, "condition": {"age": 3}}]}
     },
-    "no request of ours does": {"billing": {"requesterPays": True}},
-    "object versioning": {"versioning": {"enabled": True}},
     "(soft delete)": {"softDeletePolicy": {"retentionDurationSeconds": "604800"}},
-    "storage class is NEARLINE": {"storageClass": "NEARLINE"},
-    "hierarchical namespace": {"hierarchicalNamespace": {"enabled": True}},
 }
 for _said, _settings in _BAD.items():
     finds(_said)(_of_settings(_settings))

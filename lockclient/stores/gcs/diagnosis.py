@@ -19,7 +19,7 @@ from lockclient.stores.gcs.wire.http_client import (
     HttpRequest,
 )
 from lockclient.stores.gcs.wire.http_session import HttpAnswer
-from lockclient.stores.requests import Read, RequestState
+from lockclient.stores.requests import Read
 
 _REQUEST_TIMEOUT_S: Final = 5.0
 """Seconds for an answer."""
@@ -82,7 +82,7 @@ def _size_findings(listing: ObjectListing) -> Iterator[Finding]:
 
 
 def _ask(client: HttpClient, call: HttpRequest) -> HttpAnswer:
-    return client.ask(call, Deadline.after(_REQUEST_TIMEOUT_S), RequestState(Read(_PROBE_LOCK)))
+    return client.ask(call, Deadline.after(_REQUEST_TIMEOUT_S))
 
 
 def _has_permission(client: HttpClient, permission: str) -> bool:
@@ -112,10 +112,7 @@ def _permission_findings(lacking: Sequence[str], bucket: str) -> Iterator[Findin
 
 _harm: Final = partial(Finding, "settings", ERROR)
 _cost: Final = partial(Finding, "settings", WARNING)
-_SETTINGS_FIELDS: Final = (
-    "lifecycle,versioning,softDeletePolicy,retentionPolicy,defaultEventBasedHold,"
-    "storageClass,billing,iamConfiguration,hierarchicalNamespace"
-)
+_SETTINGS_FIELDS: Final = "lifecycle,softDeletePolicy,retentionPolicy,defaultEventBasedHold"
 
 
 def _settings_findings(client: HttpClient) -> Iterator[Finding]:
@@ -134,19 +131,13 @@ def _settings_findings(client: HttpClient) -> Iterator[Finding]:
     found = list(judged(settings, client.location.root, bucket))
     yield from found
     if not found:
-        text = "No lifecycle rule, retention, versioning or soft delete that harms locks or costs."
+        text = "No lifecycle rule, retention, hold or soft delete that harms locks or costs."
         yield Finding("settings", FINE, text)
 
 
 def judged(settings: Mapping[str, Any], root: str, bucket: str) -> Iterator[Finding]:
     """Judge a bucket by its settings as the API returns them, for locks below a root."""
     change = f"gcloud storage buckets update gs://{bucket}"
-    yield from _harmful(settings, root, change)
-    yield from _costly(settings, change)
-
-
-def _harmful(settings: Mapping[str, Any], root: str, change: str) -> Iterator[Finding]:
-    """Yield the settings with which locks are lost, or can't be used."""
     if settings.get("retentionPolicy") or settings.get("defaultEventBasedHold"):
         yield _harm(
             "The bucket keeps each object for a time (a retention policy, or holds): a lock that "
@@ -160,40 +151,12 @@ def _harmful(settings: Mapping[str, Any], root: str, change: str) -> Iterator[Fi
             f"Remove it, or let it match other names only, by matchesPrefix: `{change} "
             "--lifecycle-file=FILE`.",
         )
-    if (settings.get("billing") or {}).get("requesterPays"):
-        yield _harm(
-            "Who asks the bucket must say who pays (requester pays), and no request of ours does.",
-            f"`{change} --no-requester-pays`.",
-        )
-
-
-def _costly(settings: Mapping[str, Any], change: str) -> Iterator[Finding]:
-    """Yield the settings with which locks cost more than they need to."""
-    if (settings.get("versioning") or {}).get("enabled"):
-        yield _cost(
-            "The bucket keeps old versions (object versioning): all locks that ever were are kept "
-            "and paid for. They harm nobody else.",
-            f"`{change} --no-versioning`.",
-        )
     kept_s = int((settings.get("softDeletePolicy") or {}).get("retentionDurationSeconds") or 0)
     if kept_s:
         yield _cost(
             f"The bucket keeps what is deleted for {kept_s / 86400:g} days (soft delete): each "
             "lock that was given back is paid for as long. It harms nobody else.",
             f"`{change} --clear-soft-delete`.",
-        )
-    if (settings.get("hierarchicalNamespace") or {}).get("enabled"):
-        yield _cost(
-            "The bucket has a hierarchical namespace: each lock that was ever removed leaves an "
-            "empty folder, and listings grow slower by those. It harms nobody else.",
-            "Take a bucket without, or delete empty folders from time to time.",
-        )
-    storage_class = settings.get("storageClass", "STANDARD")
-    if storage_class not in ("STANDARD", "MULTI_REGIONAL", "REGIONAL"):
-        yield _cost(
-            f"The bucket's storage class is {storage_class}: an object that is deleted early is "
-            "billed for a month or more, and locks are deleted early.",
-            f"`{change} --default-storage-class=STANDARD`.",
         )
 
 

@@ -111,7 +111,10 @@ def is_failed_precondition(answer: HttpAnswer, *, guarded: bool) -> bool:
 
 _ADVICE: Final = (
     ("billing|to be billed", "See to the billing of the bucket's project."),
-    ("requester pays|user project", "Let the bucket's owner pay: `clustermutex doctor` says how."),
+    (
+        "requester pays|user project",
+        "Let its owner pay: `gcloud storage buckets update --no-requester-pays`.",
+    ),
     (
         "retention policy|[Hh]old",
         "What is kept for a reason is no place for locks: take a bucket without retention and "

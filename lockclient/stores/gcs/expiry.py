@@ -1,31 +1,23 @@
-"""Expiry (`expire=1`): who wants a lock removes what it has itself seen to be silent for too long.
+"""Expiry (`expire=1`): a client that wants a lock removes it after silence of its whole time.
 
-It is for buckets without an unlocker, and does what an unlocker would, by the same rule
-(`model.silence`): it counts on its own monotonic clock from when it first read a version of the
-lock, and any write gives that another version. So what it does not see between two looks, however
-far they lie apart, it need not see: the same version at both means that nobody pushed. Counting
-belongs to the process, so that a lock's waiters, and tries of the same process that come later,
-count together. One that is new begins anew.
+It is for buckets without an unlocker, and goes by an unlocker's rule (`model.silence`): the client
+counts on its own monotonic clock from when it first read a version of the lock. Any write makes
+another version, so the same version in two reads, however far apart, means that nobody pushed in
+between. All waiters of a process count together; a new process begins anew.
 
-While an unlocker lives this does nothing: it alerts people first, and its brake limits how many
-locks go. An announcement is looked for every `UNLOCKER_LOOK_INTERVAL_S` while somebody wants a lock
-that may expire, and once more before one is removed; silence counts from the last heartbeat of
-any unlocker that was found, or from the lock's own, whichever is later. Where that can't be read,
-nothing is removed.
+While an unlocker lives nothing is removed here: it alerts people first, and limits the rate. A
+client looks for announcements every `UNLOCKER_LOOK_INTERVAL_S` while it wants a lock that may
+expire, and once more before it removes one; silence counts from the last heartbeat of any unlocker,
+or from the lock's own, whichever is later. If that can't be read, nothing is removed.
 
-**Races.** What is removed is a generation and metageneration: by `removal_steps`, whose first write
-names both as they were when the lock was judged.
-- A push of the holder's, or its release, that gets in first makes that write fail, and the lock is
-  another version's, which is counted anew. One that comes second is refused, reads the decision and
-  knows who did it, and why.
-- Of two takers, and of a taker and an unlocker that begins at that moment, one's decision stands.
-  The other's names a metageneration that is no more; it reads the decision, completes it (a record
-  or a tombstone that stands is not written twice), and both want the free lock, which one upload
-  gets.
-- A decision whose answer is lost, or that comes late: sent again it finds itself, or what came
-  between; late it names a version that is gone.
-- A taker that dies before its decision has done nothing; after it, whoever meets the lock completes
-  the removal. An exception in between is the same: the next look goes on.
+**Races.** `removal_steps` names generation and metageneration as they were judged.
+- A push or release that gets in first makes the removal's first write fail. One that comes second
+  is refused, and reads the decision.
+- Of two takers, or a taker and an unlocker, one's decision stands. The other reads it and completes
+  it (a record or tombstone is not written twice); one upload gets the free lock.
+- A decision whose answer is lost is sent again, and finds itself or what came between; one that
+  comes late names a version that is gone.
+- A taker that dies before its decision has done nothing; after it, the next reader completes it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import quote
 from uuid import uuid4
@@ -16,7 +16,7 @@ from lockclient.stores.gcs import errors
 from lockclient.stores.gcs.keys import FIELDS, ObjectNames, ObjectState, Version
 from lockclient.stores.gcs.wire.http_client import HttpClient, HttpRequest
 from lockclient.stores.gcs.wire.http_session import HttpAnswer
-from lockclient.stores.requests import RequestState
+from lockclient.stores.requests import Read, RequestState
 
 ABSENT: Final = Version(0, 0)
 """The version of what is not there."""
@@ -29,8 +29,8 @@ class GuardedObjects:
 
     client: HttpClient
     names: ObjectNames
-    sending: RequestState
     deadline: Deadline
+    sending: RequestState = field(default_factory=lambda: RequestState(Read("")))
 
     def _ask(self, method: str, name: str, expected: tuple[int, ...], **how: Any) -> HttpAnswer:
         """Ask about an object."""

@@ -1,18 +1,16 @@
 """Bucket listing for services: one listing has all locks and unlocker announcements.
 
-Locks and announcements lie side by side (`<root>locks/…`, `<root>locks-unlockers/…`), so that one
-listing has both, and it has metadata alone: no body is read for a list. Records are listed when
-there may be new ones. A removal leaves a tombstone over its lock, whose `late_until` goes on from
-hand to hand (step 3 in `requests`): as long as it is not over, whatever stands under the name has
-it. So a name with another `late_until` than before tells that there may be a record; it can tell so
-in vain, by a withdrawal, which costs a listing.
+Locks and announcements lie side by side (`<root>locks/…`, `<root>locks-unlockers/…`), and a listing
+has their metadata: no body is read. Records are listed when there may be new ones. A removal leaves
+a tombstone, whose `late_until` stays under the name until it is over (step 3 in `requests`). So a
+name with another `late_until` than before may have a new record; after a withdrawal it has none,
+which costs a listing.
 
-**Who announces itself sees by that that it sees.** A listing has whatever was written before it
-was asked for: that is promised. So one without the announcement that was written last, or with one
-before it, is none of now (a cache answers, or a proxy that says "nothing"), however well it reads:
-its locks would be missed, or alerted on though they were pushed, by an unlocker that is ready. It
-is no look, and the picture grows old. A later one than the last is somebody's joke, or our own that
-came late, and proves as much.
+**A stale listing is found out by the own announcement.** Google promises that a listing has all
+that was written before it was asked for. One without the announcement that was written last, or
+with an older one, comes from a cache or a proxy, and would miss locks and heartbeats. It is not
+believed, and the snapshot grows old. (A newer announcement than the last is the own one that came
+late.)
 """
 
 from __future__ import annotations
@@ -30,7 +28,6 @@ from lockclient.stores.common.segments import decode, encode
 from lockclient.stores.gcs import errors
 from lockclient.stores.gcs.keys import FIELDS, ObjectNames, ObjectState, Version
 from lockclient.stores.gcs.wire.http_client import MAX_PAGE_BYTES, HttpClient, HttpRequest
-from lockclient.stores.requests import Read, RequestState
 from lockclient.threads.log_queue import get_logger
 
 log = get_logger(__name__)
@@ -57,9 +54,7 @@ class ObjectListing:
     """Lists the objects of a bucket; see `polling.Source`.
 
     Args:
-        client: of the bucket.
-        names: of the objects.
-        complete: called with a removal that was decided, and is not done a look later.
+        complete: called with a removal that was decided, and is not done a poll later.
     """
 
     def __init__(
@@ -220,7 +215,7 @@ class ObjectListing:
             until = deadline.within(0.0, _PAGE_TIMEOUT_S)
             path = f"/storage/v1/b/{self._client.location.bucket}/o"
             call = HttpRequest("GET", path, (200,), query=query, max_bytes=MAX_PAGE_BYTES)
-            answer = self._client.ask(call, until, RequestState(Read("")))
+            answer = self._client.ask(call, until)
             listing = answer.json()
             page = listing.get("items") or []
             objects, size = objects + len(page), size + len(answer.body)

@@ -1,9 +1,8 @@
-"""Mutex requests on one bucket: the step of each request, and why they are safe in any order.
+"""Mutex requests on one bucket: the steps of each request, and why they are safe in any order.
 
-Each write names the state that it changes: the generation, which is one acquisition's for ever,
-and where it matters the metageneration, which is one write's of it. Metagenerations alone are
-those of any object: they begin at 1 again with each, so that a holder that was taken over, and goes
-by them, refreshes or deletes its successor's lock.
+Each write names what it changes: the generation, which belongs to one acquisition for ever, and the
+metageneration, which one write made. Metagenerations alone begin at 1 again with each object: a
+holder that was taken over, and goes by them, would push or delete its successor's lock.
 
 | step | request | only if |
 | take | upload | nothing stands there; over a tombstone: that very one stands there |
@@ -11,51 +10,46 @@ by them, refreshes or deletes its successor's lock.
 | release | delete, or a tombstone uploaded over it | the same |
 | reclaim | upload over it | generation and metageneration as seen |
 | removal | patch that decides it, record, tombstone over it | as seen; then the decision's |
-(With `expire=1` a taker does the last one, too: `expiry`.)
 
-**1. Answers that never came.** What names a version is sent again. An upload that is refused reads
-what stands there: the own uuid means that it was had. A refused push reads it, too: the same
-generation is ours still, whatever the metageneration, unless its removal is decided; with the
-stamps that were sent an earlier sending did it. A release that finds nothing, on its second try,
-was done by its first. A create names no version, and is never sent twice: step 3.
+**1. Unanswered requests.** A write that names a version is sent again. A refused upload reads what
+stands there: with the own uuid it was done. A refused push reads it, too: the own generation is
+still the own lock, unless its removal is decided; with the stamps that were sent an earlier sending
+did it. A release that finds nothing on its second try was done by its first. A create names no
+version, and is never sent twice: step 3.
 
-**2. Requests that are repeated on the way.** A front end that lost its connection to the next one
-may send a request there twice, and tell the second answer alone: a refusal, of what the first time
-has done. (HTTP lets it do so with a deletion; some do so with all.) So a refusal is read in the
-same way where nothing of ours was sent twice: a take finds its uuid, a push its stamps, a removal
-its decision, a withdrawal its tombstone or its `late_until`, and a record that stands is the
-record. A release that was refused and finds its own tombstone, and no record, was done. One that
-finds nothing at all may have been, or somebody has deleted the object by hand, and another one may
-have had the lock since: that is called a loss, for a word too many harms nobody.
+**2. Repeated requests.** A front end that lost its connection to the next one may send a request
+there twice, and pass on the second answer alone: a refusal of what the first sending did. So a
+refusal is read in the same way after a first try: a take finds its uuid, a push its stamps, a
+removal its decision, a withdrawal its tombstone or its `late_until`; an existing record is the
+record. A refused release that finds its own tombstone, and no record, was done. One that finds
+nothing counts as a loss: somebody may have deleted the object by hand, and another client may have
+had the lock since.
 
-**3. Requests that come late.** Whatever names a generation does nothing once that is gone, for
-ever. What is left is the upload that asks for *nothing*: a create that was never answered would
-take the lock for nobody. So an acquisition sends one create, and looks after it if it is not
-answered. The own lock stands there: that was it, and nothing is left that may arrive. Nothing
-stands there: a **tombstone** is put in its place, and the lock is then uploaded over that one.
-While anything stands under the name, a late create is refused. A tombstone is as good as free: the
-next taker uploads over it, at its generation. What must stand goes on from hand to hand:
-`late_until`, in the bucket's own time, is copied by a taker that uploads over a tombstone, and a
-release before that time leaves a tombstone again and deletes nothing. A withdrawal leaves a
-tombstone, too. While somebody else has the lock it writes `late_until` onto that one's lock; that
-moves its metageneration, so that a release, which names it, can't overlook it. So nobody has to
-remember it: not another process that releases the lock, nor one that took over from a dead holder.
-That ends after a day (`keys.LATE_REQUEST_S`). It can't be for ever, as a bucket compares nothing
-but the object itself; but a request is authorised as it arrives, and its access token is too old by
-then.
+**3. Late requests.** A write that names a generation does nothing once that is gone, for ever. A
+create names none: one that was never answered could take the lock when nobody expects it any more.
+So an acquisition sends one create, and reads the name if that is not answered. The own lock stands
+there: it was done, and nothing is left that may arrive. Nothing stands there: a **tombstone** is
+put in its place, and the lock is then uploaded over that one. While anything stands under the name,
+a late create is refused.
 
-A *take over a tombstone* that comes late names that very one: who withdraws uploads another in its
-place.
+A tombstone is as good as free: the next taker uploads over it, at its generation. The time until
+which something must stand, `late_until`, goes from hand to hand: a taker copies it from the
+tombstone to the lock, and a release before that time leaves a tombstone with it. A withdrawal
+leaves a tombstone, too; while another client has the lock it patches `late_until` onto that one's
+lock, which moves the metageneration, so that a release, which names it, can't overlook it. So no
+process has to remember it: neither one that releases another's lock, nor one that took over from a
+dead holder. It ends after a day (`keys.LATE_REQUEST_S`): a request is authorised when it arrives,
+by an access token that is too old by then.
 
-**4. Takes that were answered.** Nobody is unsure of what was answered, even if its caller did not
-stay to hear it (a task that was cancelled, a thread that was interrupted): the thread that asked
-goes on to the end of its try, and a withdrawal waits a moment for it (`RequestState.answered`).
-Then there is nothing late, and no tombstone.
+A late *take over a tombstone* names that very one: a withdrawal uploads another in its place.
 
-**5. Not covered** are a process that is killed between the create that it sends and the end of its
-take, with the request on its way, and a front end that sends a create on once more after it has
-answered it (of a POST HTTP forbids that), and after the release: the lock stands then for a holder
-that is dead, as if it had been killed a moment later, until its auto-unlock.
+**4. Answers that nobody heard.** If a task is cancelled or a thread interrupted, the thread that
+sends its take goes on to the end of its try, and a withdrawal waits a moment for it
+(`RequestState.answered`). After an answer nothing can come late, and no tombstone is left.
+
+**5. Not covered**: a process that is killed between its create and the end of its take, and a front
+end that sends a create once more after it has answered it (HTTP forbids that of a POST), and after
+the release. The lock then stands for a dead holder until its auto-unlock.
 """
 
 from __future__ import annotations
@@ -122,7 +116,7 @@ class GcsRequestExecutor:
 
     def do(self, sending: requests.RequestState, deadline: Deadline) -> Outcome:
         """Do a request. Errors: see `HttpClient.ask`."""
-        objects = GuardedObjects(self._client, self._names, sending, deadline)
+        objects = GuardedObjects(self._client, self._names, deadline, sending)
         try:
             outcome: Outcome = dispatch(self, sending.request, objects)
         except ClusterMutexError:

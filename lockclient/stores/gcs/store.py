@@ -24,7 +24,6 @@ from lockclient.stores.gcs.requests import GcsRequestExecutor
 from lockclient.stores.gcs.wire.access_tokens import checked_credentials
 from lockclient.stores.gcs.wire.http_client import HttpClient
 from lockclient.stores.protocol import Capabilities
-from lockclient.stores.requests import Read, RequestState
 from lockclient.stores.service_protocol import MAX_NOTE_BYTES, Change, Note
 from lockclient.threads.pool import WorkerPool
 
@@ -152,7 +151,7 @@ class GcsStore(PolledStore):
         return sorted(self.background.run_shielded(lambda: [*islice(held, limit)]))
 
     def _guarded(self, deadline: Deadline) -> GuardedObjects:
-        return GuardedObjects(self._client, self._names, RequestState(Read("")), deadline)
+        return GuardedObjects(self._client, self._names, deadline)
 
     def examine(self) -> Iterator[Finding]:
         return examine(self._client, self.ask, self._listing)

@@ -18,9 +18,8 @@ def deleting(**condition: Any) -> dict[str, Any]:
     ("settings", "expected"),
     [
         ({}, {}),
-        ({"versioning": {"enabled": False}, "hierarchicalNamespace": {"enabled": False}}, {}),
         ({"softDeletePolicy": {"retentionDurationSeconds": "0"}}, {}),
-        ({"storageClass": "STANDARD", "billing": {}, "lifecycle": {}}, {}),
+        ({"lifecycle": {}}, {}),
         (
             {"softDeletePolicy": {"retentionDurationSeconds": "604800"}},
             {"deleted for 7 days (soft delete)": WARNING},

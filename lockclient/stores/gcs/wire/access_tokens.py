@@ -1,16 +1,15 @@
-"""Access tokens for one bucket: had and refreshed by a background thread, within any deadline.
+"""Access tokens for one bucket, fetched by one background thread.
 
-Google's credentials know no deadline of ours. Asking the metadata server of a machine, a token
-endpoint or a program of the user's takes as long as it takes (google-auth tries the metadata server
-for half a minute), and some kinds say of a server that is away that they were refused. So no caller
-runs their code: one worker does, and callers wait for it until their own deadlines.
+Google's credentials know no deadline: asking a metadata server, a token endpoint or a program of
+the user's takes as long as it takes (google-auth tries the metadata server for half a minute). So
+one worker runs their code, and callers wait for it until their own deadlines.
 
-A token that is good for a while yet is refreshed beside those that use it, who wait for nothing.
-Who has none, because there was none yet, it has expired or the bucket has rejected it, waits for
-the refresh that is under way; so however many wait, there is one at a time.
+A token is refreshed before it expires, while callers go on with it. A caller without a token (none
+was fetched yet, it has expired, or the bucket has rejected it) waits for the refresh that is under
+way: however many wait, there is one at a time.
 
-Whether a failure is one of the network is told by the request itself, not by what a kind of
-credentials makes of it: the last one was not answered, or only with a status that says "later".
+Some credentials call a server that is unreachable a refusal. So the last request tells whether a
+failure is one of the network: it was not answered, or with a status that says "later".
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
+from copy import copy
 from datetime import datetime, timezone
 from math import inf
 from pathlib import Path
@@ -96,16 +96,6 @@ class AccessToken(NamedTuple):
         return cls(headers, now_s + max(left - _REFRESH_AHEAD_S, left / 2), now_s + left)
 
 
-class _Failure(NamedTuple):
-    text: str
-    unreachable: bool
-    at: float
-
-    def error(self) -> auth.GoogleAuthError:
-        kind = auth.TransportError if self.unreachable else auth.RefreshError
-        return kind(self.text)
-
-
 class AccessTokens:
     """The access tokens of one client; safe to share between threads.
 
@@ -118,11 +108,12 @@ class AccessTokens:
         self._credentials: Credentials | None = None
         self._changed = threading.Condition()
         self._token: AccessToken | None = None
-        self._rejected = False
-        self._failure: _Failure | None = None
-        self._refreshing = False
+        self._is_rejected = False
+        self._failure: auth.GoogleAuthError | None = None
+        self._failed_at = -inf
+        self._is_refreshing = False
         self._request = _NotedRequest()
-        self._closed = False
+        self._is_closed = False
         self._worker = WorkerPool("token", 1)
 
     def current(self, deadline: Deadline) -> AccessToken:
@@ -139,9 +130,9 @@ class AccessTokens:
                     self._begin_refresh(now)
                 if token is not None and now < token.expires_at:
                     return token
-                if not self._refreshing and self._failure is not None:
-                    raise self._failure.error()
-                if self._closed or now >= deadline:
+                if not self._is_refreshing and self._failure is not None:
+                    raise copy(self._failure)
+                if self._is_closed or now >= deadline:
                     raise auth.TransportError(f"no access token in time from {self._request.host}")  # type: ignore[no-untyped-call]
                 self._changed.wait(min(deadline.remaining(), threading.TIMEOUT_MAX))
 
@@ -149,21 +140,21 @@ class AccessTokens:
         """Drop a token that the bucket does not accept, unless there is another one by now."""
         with self._changed:
             if self._token is token:
-                self._token, self._rejected = None, True
+                self._token, self._is_rejected = None, True
 
     def close(self) -> None:
-        """Let those that wait go on, to hear that it is closed."""
+        """End all waits: `current` raises."""
         with self._changed:
-            self._closed = True
+            self._is_closed = True
             self._changed.notify_all()
         self._worker.close()
 
     # ------------------------------------------------------------ inside
 
     def _begin_refresh(self, now: float) -> None:
-        recent = self._failure is not None and now < self._failure.at + FAILURE_RETENTION_S
-        if not (self._refreshing or recent or self._closed):
-            self._refreshing = True
+        is_recent = self._failure is not None and now < self._failed_at + FAILURE_RETENTION_S
+        if not (self._is_refreshing or is_recent or self._is_closed):
+            self._is_refreshing = True
             self._worker.submit(self._refresh)
 
     def _refresh(self) -> None:
@@ -173,38 +164,33 @@ class AccessTokens:
         except BaseException as error:  # noqa: BLE001 - whatever it is, those that wait are told
             failure = self._request.failure(error)
         with self._changed:
-            news, kept = failure is not None and self._failure is None, self._token
-            self._refreshing, self._failure = False, failure
+            is_new, kept = failure is not None and self._failure is None, self._token
+            self._is_refreshing, self._failure, self._failed_at = False, failure, monotonic()
             if token is not None:
-                self._token, self._rejected = token, False
+                self._token, self._is_rejected = token, False
             self._changed.notify_all()
         left = 0.0 if kept is None else kept.expires_at - monotonic()
-        if news and failure is not None and left > 0:  # else those that wait say so
-            log.warning(
-                "The access token can't be refreshed (%s) and expires in %.0f s; retrying.",
-                *(failure.text, left),
-            )
+        if is_new and left > 0:  # else those that wait say so
+            text = "The access token can't be refreshed (%s) and expires in %.0f s; retrying."
+            log.warning(text, failure, left)
 
     def _fetch(self, request: Request) -> AccessToken:
-        credentials = self._credentials or self._open(request)
-        self._credentials = credentials
-        token = self._token
-        if self._rejected or token is not None or not credentials.valid:
+        credentials = self._credentials = self._credentials or self._open(request)
+        if self._is_rejected or self._token is not None or not credentials.valid:
             credentials.refresh(request)  # type: ignore[no-untyped-call]
         return AccessToken.of(credentials)
 
     def _open(self, request: Request) -> Credentials:
         given = self._given
-        credentials: Credentials
         if given is None:
-            credentials, _ = default_credentials([_SCOPE], request)
+            found: Credentials = default_credentials([_SCOPE], request)[0]
         elif isinstance(given, str):
             with warnings.catch_warnings():  # that a file may be a stranger's: it is the program's
                 warnings.simplefilter("ignore", DeprecationWarning)
-                credentials, _ = load_credentials_from_file(given, [_SCOPE], request=request)  # type: ignore[no-untyped-call]
+                found = load_credentials_from_file(given, [_SCOPE], request=request)[0]  # type: ignore[no-untyped-call]
         else:
-            credentials = with_scopes_if_required(given, [_SCOPE])  # type: ignore[no-untyped-call]
-        return credentials
+            found = with_scopes_if_required(given, [_SCOPE])  # type: ignore[no-untyped-call]
+        return found
 
 
 class _NotedRequest(Request):
@@ -234,14 +220,16 @@ class _NotedRequest(Request):
             self._unanswered = f"{self.host}: HTTP status {response.status}"
         return response
 
-    def failure(self, error: BaseException) -> _Failure:
-        """Return what an exception means that came after the last request."""
-        missing = isinstance(error, auth.DefaultCredentialsError)
-        if self._unanswered and not (missing and not {*_METADATA_SIGNS} & {*os.environ}):
-            return _Failure(f"no access token from {self._unanswered}", True, monotonic())
-        message = error.args[0] if error.args else error  # behind it comes the same as JSON
-        text = str(message)
-        if not isinstance(error, auth.GoogleAuthError):  # what reading a file comes to that is none
+    def failure(self, error: BaseException) -> auth.GoogleAuthError:
+        """Return what an exception means that came after the last request: a `TransportError` if
+        the network, or the server that gives tokens, is to be tried again."""
+        kind: type[auth.GoogleAuthError] = auth.RefreshError
+        is_missing = isinstance(error, auth.DefaultCredentialsError)
+        if self._unanswered and not (is_missing and not {*_METADATA_SIGNS} & {*os.environ}):
+            kind, text = auth.TransportError, f"no access token from {self._unanswered}"
+        elif isinstance(error, auth.GoogleAuthError):
+            text = str(error.args[0] if error.args else error)  # behind it comes the same as JSON
+            kind = auth.TransportError if error.retryable else kind
+        else:  # what reading a file comes to that is none
             text = f"they can't be read ({error})"
-        retryable = isinstance(error, auth.GoogleAuthError) and error.retryable
-        return _Failure(text, retryable, monotonic())
+        return kind(text)

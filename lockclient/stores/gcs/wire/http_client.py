@@ -28,7 +28,7 @@ from lockclient.stores.gcs import errors
 from lockclient.stores.gcs.location import GcsLocation, emulator
 from lockclient.stores.gcs.wire.access_tokens import AccessToken, AccessTokens
 from lockclient.stores.gcs.wire.http_session import HttpAnswer, session_with_deadlines
-from lockclient.stores.requests import RequestState
+from lockclient.stores.requests import Read, RequestState
 from lockclient.threads.backoff import Backoff
 from lockclient.threads.log_queue import get_logger
 
@@ -96,7 +96,9 @@ class HttpClient:
 
     # ------------------------------------------------------------ asking
 
-    def ask(self, call: HttpRequest, deadline: Deadline, sending: RequestState) -> HttpAnswer:
+    def ask(
+        self, call: HttpRequest, deadline: Deadline, sending: RequestState | None = None
+    ) -> HttpAnswer:
         """Return the answer; what is not known of it is noted in `sending`.
 
         Raises:
@@ -104,6 +106,7 @@ class HttpClient:
             StoreError: it refuses, for a reason that trying again won't cure.
             StoreClosed: the connections are closed.
         """
+        sending = sending or RequestState(Read(""))
         pauses, max_timeout_s = Backoff(*_RETRY_PAUSES_S), FIRST_TRY_TIMEOUT_S
         last, busy, renewed = Cause(None, "the time was up before it was asked"), False, False
         timeout = max_timeout_s

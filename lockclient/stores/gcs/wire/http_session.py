@@ -1,13 +1,11 @@
-"""HTTP sessions with total deadlines: over name lookup, connect, TLS and all of the answer.
+"""HTTP sessions with total deadlines: for connecting, and for all of an answer.
 
-A timeout of `requests` is one for each address that is tried and for each piece that arrives, so
-that a host with twenty addresses that nobody answers, or one that sends a byte now and then, takes
-any number of them. Here connecting has one, and the answer, head and body, one: `Timeout.total`
-makes them the same.
+A timeout of `requests` counts for each address that is tried and for each piece that arrives: a
+host with twenty silent addresses, or one that sends a byte now and then, takes any number of them.
 
-Of urllib3 one thing is not public here, `_new_conn`, which makes a connection's socket: it has no
-public way to have TLS begin with the time that connecting has left. So pyproject.toml has it below
-its next major version, and `tests/unit/house/test_requirements.py` says what breaks without.
+`_new_conn` of urllib3, which makes a connection's socket, is not public: nothing else lets TLS
+begin with the time that connecting has left. So pyproject.toml keeps urllib3 below its next major
+version, and `tests/unit/house/test_requirements.py` says what breaks without.
 """
 
 from __future__ import annotations
@@ -89,10 +87,9 @@ class _DeadlineConnection(HTTPConnection):
     response_class = _DeadlineResponse
 
     def connect(self) -> None:
-        """Connect, through a proxy's tunnel and with TLS where there are such.
+        """Connect, with a proxy's tunnel and TLS; all errors of it are of one kind.
 
-        Whatever fails here, before a byte of a request was sent, is one kind of error: who reads a
-        time-out or a broken connection as such can't tell any more whether it came before that.
+        A timeout alone would not tell whether a request was sent.
         """
         try:
             super().connect()
@@ -102,10 +99,9 @@ class _DeadlineConnection(HTTPConnection):
             raise NewConnectionError(self, str(error) or type(error).__name__) from error
 
     def _new_conn(self) -> socket.socket:
-        """Connect to one of the host's addresses, all in one timeout.
+        """Connect to one of the host's addresses within one timeout.
 
-        While there are more of them, each has half of what is left: one that nobody answers leaves
-        time for the others, as many as are of use.
+        Each address but the last has half of what is left, so that a silent one leaves time.
         """
         whole, name = self.timeout, self.host
         if not isinstance(whole, float | int):
