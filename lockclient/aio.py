@@ -1,8 +1,8 @@
 """`AsyncClusterMutex`: `ClusterMutex` for asyncio, by the same engine and the same steps.
 
-Requests go over grpc.aio on the event loop that awaits them. What goes on beside them, the watch
-stream, the lease of the tickets, loss detection, clean-up, is the process's own, on its background
-thread: it goes on when a loop is blocked, and clean-up after a cancellation outlives the loop.
+Requests go over grpc.aio on the event loop that awaits them. The background threads of the process
+watch, renew the lease of the tickets, detect losses and clean up: also while a loop is blocked, and
+after its end.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast
 
 from lockclient.acquisition.base import BaseMutex, Named, held_by, reading, require_queue
 from lockclient.acquisition.decorated import holding_async
-from lockclient.acquisition.held_lock import BaseHeldLock, OnLost
-from lockclient.acquisition.holding import Block, Holding
+from lockclient.acquisition.held_lock import BaseHeldLock, Block, OnLost
+from lockclient.acquisition.holding import Holding
 from lockclient.acquisition.ownership import Here, current_owner, for_on_lost, taken_here
 from lockclient.acquisition.steps import Hear, Result, Steps
 from lockclient.acquisition.with_statement import LEFT, Exit, Statement, entering
@@ -40,8 +40,7 @@ Params = ParamSpec("Params")
 
 
 def _this_task() -> tuple[str, str]:
-    """Return the thread's name, and the actor that the running task is: all of a loop have one
-    thread, and one that waits keeps no other from letting go."""
+    """Return the thread's name and the running task's actor: all tasks of a loop share a thread."""
     (thread, actor), task = this_thread(), asyncio.current_task()
     return thread, actor if task is None else task_actor(task)
 
@@ -57,7 +56,7 @@ def _running_loop() -> asyncio.AbstractEventLoop:
 
 
 class LoopInbox:
-    """Where events arrive from any thread, for one task of the running event loop."""
+    """The inbox of a task of the running event loop; any thread may put events into it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -66,7 +65,7 @@ class LoopInbox:
 
     @property
     def waiters(self) -> Hashable:
-        """See `Inbox`: all tasks of a loop wait together while it is blocked."""
+        """See `Inbox`: a blocked loop stops all of its tasks."""
         return self._loop
 
     def prove(self, tell: Callable[[], object]) -> None:
@@ -76,7 +75,7 @@ class LoopInbox:
     def put(self, event: WatchEvent) -> None:
         """See `Inbox`."""
         self._events.append(event)
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed: no task waits
             self._loop.call_soon_threadsafe(self._wake)
 
     async def get(self, timeout: float) -> WatchEvent | None:
@@ -85,7 +84,7 @@ class LoopInbox:
         (Not `asyncio.wait_for`: before Python 3.12 it may swallow a cancellation.)
         """
         until = self._loop.time() + timeout
-        # In a loop: what wakes may belong to an event that was fetched before the waking came.
+        # In a loop: a waking may belong to an event that was fetched before it came.
         while not self._events and self._loop.time() < until:
             self._waker = self._loop.create_future()
             alarm = self._loop.call_at(until, self._wake)
@@ -102,7 +101,7 @@ class LoopInbox:
 
 
 async def _drive_steps(steps: Steps[Result], store: AsyncMutexStore) -> Result:
-    """Drive the steps, see `drive_async`; a cancellation closes them, and they let go of all."""
+    """Drive the steps, see `drive_async`; a cancellation closes them, and they withdraw."""
     observer = defaults.observer
     try:
         want = steps.send(None)
@@ -114,7 +113,7 @@ async def _drive_steps(steps: Steps[Result], store: AsyncMutexStore) -> Result:
                     answer = await store.send_async(*want)
                 else:
                     answer = await observer.send_async(store, *want)
-            except Exception as error:  # noqa: BLE001 - it is theirs
+            except Exception as error:  # noqa: BLE001 - it is the steps'
                 want = steps.throw(error)
             else:
                 want = steps.send(answer)
@@ -126,16 +125,15 @@ async def _drive_steps(steps: Steps[Result], store: AsyncMutexStore) -> Result:
 
 
 _running: set[asyncio.Task[Any]] = set()
-"""What `on_lost` has begun, and deputies: a loop alone does not keep its tasks."""
+"""Coroutines of `on_lost`, and deputies: a loop refers to its tasks weakly."""
 
 
 async def _by_deputy(work: Coroutine[Any, Any, Result]) -> Result:
     """Await an acquisition in a task of its own, which goes on if this one is cancelled.
 
-    A request that is cancelled on its way may come to stand at any time, and only a tombstone keeps
-    it from taking the lock then. Left alone it is answered in a moment, most likely, and nothing is
-    left to arrive: so it has the patience that it has in threads, see `Attempt.let_go`, by which
-    the caller is to tell it that nobody waits.
+    A request that is cancelled in flight may take the lock at any time, unless a tombstone disarms
+    it. Its answer most likely comes in a moment, and then no tombstone is needed. So the caller
+    withdraws by `Attempt.let_go`, which waits for that answer as it does in threads.
 
     If the loop ends first, the deputy is cancelled with all other tasks, or never goes on: then its
     steps are closed, or the scheduler's thread finds them unanswered. Either leaves the tombstone.
@@ -149,7 +147,7 @@ async def _by_deputy(work: Coroutine[Any, Any, Result]) -> Result:
         if not ended.done():
             ended.set_result(None)
         elif not deputy.cancelled():
-            deputy.exception()  # nobody waits for it: it need not be complained about
+            deputy.exception()  # asyncio does not complain: no caller is left to fetch it
 
     deputy.add_done_callback(end)
     await ended
@@ -157,7 +155,7 @@ async def _by_deputy(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 class AsksStoreAsync:
-    """What can be asked of any lock, held or not."""
+    """What a program can ask the store about any lock, held or not."""
 
     __slots__ = ()
 
@@ -166,7 +164,7 @@ class AsksStoreAsync:
         return held_by(await drive_async(reading(self.name), self._store()))
 
     async def waiters(self: Named) -> list[Ticket]:
-        """Ask the store who is in line for the lock; see `HeldLock.waiters`."""
+        """Ask the store for the lock's queue; see `HeldLock.waiters`."""
         store = self._store()
         require_queue(store)
         return list((await drive_async(reading(self.name, waiters=True), store)).waiters)
@@ -175,8 +173,8 @@ class AsksStoreAsync:
 class AsyncHeldLock(BaseHeldLock, AsksStoreAsync):
     """One acquisition of a lock by `AsyncClusterMutex`; see `HeldLock`.
 
-    Any task or callback that has it may use it. The mutex keeps it for the task that acquired it; a
-    task that ends without a release leaves it to the unlocker.
+    Any task or callback may use it. The mutex keeps it as long as the task lives that acquired it;
+    a task that ends without a release leaves the lock to the unlocker.
     """
 
     __slots__ = ("_loop",)
@@ -188,13 +186,13 @@ class AsyncHeldLock(BaseHeldLock, AsksStoreAsync):
         super().__init__(holding, on_lost, block, taken_by)
 
     async def alive(self, *, force: bool = False) -> None:
-        """Say that the work goes on; see `HeldLock.alive`."""
+        """Report progress; see `HeldLock.alive`."""
         if force or self._push_due():
             self._require_held("alive()")
             await drive_async(self._holding.pushing(force=force), self._holding.store)
 
     async def release(self, timeout: Duration | None = None) -> None:
-        """Give the lock back; see `HeldLock.release`."""
+        """Release the lock; see `HeldLock.release`."""
         holding, seconds = self._holding, require_timeout("timeout", timeout)
         if not holding.end():
             self._require_held("release()")
@@ -206,20 +204,16 @@ class AsyncHeldLock(BaseHeldLock, AsksStoreAsync):
             raise
 
     async def __aenter__(self) -> AsyncHeldLock:
-        # No statement: none looks up its exit right before this runs.
         self._enter(None)
         return self
 
     async def __aexit__(
         self,
-        kind: type[BaseException] | None,
+        _kind: type[BaseException] | None,
         error: BaseException | None,
-        trace: TracebackType | None,
+        _trace: TracebackType | None,
     ) -> None:
-        await self._end_block(error)
-
-    async def _end_block(self, error: BaseException | None) -> None:
-        """End a block: release this, if that has not been done inside."""
+        """Release it at the end of its block, unless the block has released it."""
         try:
             if not self._holding.ended or self._holding.is_parents:
                 await self.release()
@@ -227,31 +221,29 @@ class AsyncHeldLock(BaseHeldLock, AsksStoreAsync):
             self._left(failure, error)
 
     def _call(self, on_lost: OnLost, lost: LockLost) -> None:
-        """Call back on the loop, or in a thread when that is over."""
+        """Call back on the loop, or in this thread if the loop is closed."""
 
-        def call() -> None:
+        def call(run: Callable[[Coroutine[Any, Any, object]], object]) -> None:
             result = on_lost(lost)
             if inspect.iscoroutine(result):
-                task = self._loop.create_task(self._logged(result))
-                _running.add(task)
-                task.add_done_callback(_running.discard)
-
-        def call_without_it(lost: LockLost) -> None:
-            result = on_lost(lost)
-            if inspect.iscoroutine(result):
-                asyncio.run(result)
+                run(result)
 
         try:
-            self._loop.call_soon_threadsafe(for_on_lost(self, call))
+            self._loop.call_soon_threadsafe(for_on_lost(self, partial(call, self._run)))
         except RuntimeError:
-            for_on_lost(self, partial(call_without_it, lost))()
+            for_on_lost(self, partial(call, asyncio.run))()
 
-    async def _logged(self, work: Coroutine[Any, Any, object]) -> None:
-        try:
-            await work
-        except Exception:
-            self._log_failed_call()
-            raise
+    def _run(self, on_lost: Coroutine[Any, Any, object]) -> None:
+        async def logged() -> None:
+            try:
+                await on_lost
+            except Exception:
+                self._log_failed_call()
+                raise
+
+        task = self._loop.create_task(logged())
+        _running.add(task)
+        task.add_done_callback(_running.discard)
 
 
 class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync):
@@ -262,12 +254,11 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync):
                 await work(item)
                 await held.alive()
 
-    Arguments, promises and errors are those of `ClusterMutex`, and so is `setup`. One object may
-    be shared by tasks, which then contend for it. The caller of a method is the task that calls it,
-    not the one that awaits it: `wait_for`, `gather` and `create_task` change nothing.
-    Cancelling a task at any `await` leaves no lock and no ticket behind: what has to be cleaned up
-    is, in the background, even if the loop ends. `on_lost` is called on the event loop and may be a
-    coroutine function.
+    Arguments, promises and errors are those of `ClusterMutex`, and so is `setup`. Tasks may share
+    one object, and then contend for it. The caller of a method is the task that calls it, not the
+    one that awaits it: `wait_for`, `gather` and `create_task` change nothing.
+    Cancelling a task at any `await` leaves no lock and no ticket behind: the background cleans up,
+    even if the loop ends. `on_lost` is called on the event loop and may be a coroutine function.
     """
 
     _held_type = AsyncHeldLock
@@ -279,21 +270,18 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync):
     def acquire(
         self, blocking: bool = True, timeout: Duration | None = -1
     ) -> Coroutine[Any, Any, AsyncHeldLock | None]:
-        """Take the lock; wait for it in line unless `blocking` is False.
-
-        Args, returns, errors: see `ClusterMutex.acquire`.
-        """
+        """Acquire the lock, see `ClusterMutex.acquire`."""
         return self._acquire(self._limit(blocking, timeout), *self._from_here(), block=None)
 
     def _from_here(self) -> tuple[Here, str | None]:
-        """Return the caller's acquisitions, and its stack."""
+        """Return the caller's acquired locks and stack, at the call and not where it is awaited."""
         return taken_here(), capture() if self._capture_backtrace else None
 
     async def _acquire(
         self, limit: float, here: Here, backtrace: str | None, *, block: Block
     ) -> AsyncHeldLock | None:
         attempt = self._attempt(limit, LoopInbox, _running_loop(), backtrace)
-        if scheduler.shared.missing:  # nobody would push, nor tell of a loss
+        if scheduler.shared.missing:  # no thread would push, or call `on_lost`
             attempt.store.background.ready()
         try:
             if not await _by_deputy(drive_async(attempt.steps(), attempt.store)):
@@ -304,31 +292,21 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync):
             raise
 
     def release(self, timeout: Duration | None = None) -> Coroutine[Any, Any, None]:
-        """Give the lock back that the calling task took.
-
-        Args, errors: see `ClusterMutex.release`.
-        """
-        return self._resolved(
-            partial(self._acquisitions.meant, "release()", current_owner()),
-            partial(AsyncHeldLock.release, timeout=timeout),
-        )
+        """Release what the calling task acquired; see `ClusterMutex.release`."""
+        return self._of_meant("release()", lambda held: held.release(timeout))
 
     def alive(self, *, force: bool = False) -> Coroutine[Any, Any, None]:
-        """Say that the work goes on; see `HeldLock.alive`; of the calling task's acquisition."""
-        return self._resolved(
-            partial(self._meant, "alive()"), partial(AsyncHeldLock.alive, force=force)
-        )
+        """Report progress of what the calling task acquired; see `HeldLock.alive`."""
+        return self._of_meant("alive()", lambda held: held.alive(force=force))
 
-    @staticmethod
-    def _resolved(
-        find: Callable[[], AsyncHeldLock],
-        call: Callable[[AsyncHeldLock], Coroutine[Any, Any, None]],
+    def _of_meant(
+        self, what: str, call: Callable[[AsyncHeldLock], Coroutine[Any, Any, None]]
     ) -> Coroutine[Any, Any, None]:
-        """Find now whose call it is; what is refused is raised where that is awaited."""
+        """Find the caller's acquisition now; a refusal is raised where the result is awaited."""
         try:
-            return call(find())
-        except ClusterMutexError as error:
-            return _refuse(error)
+            return call(self._meant(what))
+        except ClusterMutexError as refusal:
+            return _settled(refusal)
 
     def __aenter__(self) -> Coroutine[Any, Any, AsyncHeldLock]:
         return self._enter(entering(self), *self._from_here())
@@ -347,22 +325,21 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync):
     def _leave(
         self,
         statement: list[Statement],
-        _kind: type[BaseException] | None,
+        kind: type[BaseException] | None,
         error: BaseException | None,
-        _trace: TracebackType | None,
+        trace: TracebackType | None,
     ) -> Coroutine[Any, Any, None]:
-        """Give back what the statement took, or nothing."""
-        if statement[0].done:  # it is called a second time
-            return _nothing()
-        held = statement[0].held
-        statement[:] = LEFT  # from here on it is the coroutine's
-        if isinstance(held, AsyncHeldLock):
-            return held._end_block(error)
+        """Release what the statement acquired, and nothing else."""
+        entered, statement[:] = statement[0], LEFT  # from here on the coroutine releases it
+        if entered.done:  # called a second time
+            return _settled()
         try:
-            left = self._acquisitions.left(current_owner())
+            held = entered.held or self._acquisitions.left(current_owner())
         except ClusterMutexError as refusal:
-            return _refuse(refusal)
-        return _nothing() if left is None else left._end_block(error)
+            return _settled(refusal)
+        if isinstance(held, AsyncHeldLock):
+            return held.__aexit__(kind, error, trace)
+        return _settled()
 
     __aexit__ = Exit(_leave)
 
@@ -396,14 +373,11 @@ if not TYPE_CHECKING:  # a copy, whose name the error of an unknown keyword has
     AsyncClusterMutex.__init__.__qualname__ = "AsyncClusterMutex.__init__"
 
 
-async def _refuse(error: ClusterMutexError) -> None:
-    raise error
-
-
-async def _nothing() -> None:
-    """Nothing of the block is left: it was released inside."""
+async def _settled(refusal: ClusterMutexError | None = None) -> None:
+    if refusal is not None:
+        raise refusal
 
 
 async def drive_async(steps: Steps[Result], store: MutexStore) -> Result:
-    """Do what the steps want on this event loop; return their result, or raise what they raise."""
+    """Drive steps on this event loop; return their result, or raise their error."""
     return await AwaitInside(_drive_steps(steps, cast(AsyncMutexStore, store)))

@@ -1,7 +1,4 @@
-"""What `setup` says for all of the process: the default store, and what its locks say of it.
-
-The store is opened at first need.
-"""
+"""A process's defaults, set by `setup`: the store, opened at first need, and facts of locks."""
 
 from __future__ import annotations
 
@@ -21,13 +18,7 @@ if TYPE_CHECKING:
 
 
 class Defaults:
-    """What `setup` says of all locks of this process, of those that are there already, too.
-
-    Attributes:
-        owner: whose they are.
-        labels: what else they say.
-        observer: tells instruments what happens; None: there are none, and nothing is told.
-    """
+    """Facts of all locks of this process from now on; `observer` calls the instruments, if any."""
 
     __slots__ = ("labels", "observer", "owner")
 
@@ -49,12 +40,9 @@ def described(
     owner: str | None,
     labels: Mapping[str, str] | None,
 ) -> Callable[[], None]:
-    """Return a call that sets what all locks of this process say, and who is told of them.
+    """Check these arguments of `setup` (ValueError), and return a call that sets them.
 
-    Args: those of `setup`; None leaves what was said before.
-
-    Raises:
-        ValueError: one of them is malformed.
+    None leaves a default as it is.
     """
     owner = defaults.owner if owner is None else require_text("owner", owner, 1, MAX_OWNER_BYTES)
     labels = defaults.labels if labels is None else require_labels("labels", labels)
@@ -64,7 +52,7 @@ def described(
         require_callable("instruments", instrument)
     observer = before = defaults.observer
     if instruments is not None or about is not None:
-        from lockclient.instruments.observer import Observer  # for who has any
+        from lockclient.instruments.observer import Observer  # few programs need it
 
         if before is not None:
             instruments = before.instruments if instruments is None else instruments
@@ -78,22 +66,18 @@ def described(
 
 
 def set_default(settings: Settings, client: Any = None, credentials: Any = None) -> None:
-    """Let mutexes that name no store use this one from now on, in this process.
-
-    Args, errors: those of `open_store`.
-    """
+    """Set the process's store; the arguments and errors are those of `open_store`."""
     global _default_settings, _default_store
     given = client is not None or credentials is not None
-    store = open_store(settings, client, credentials) if given else None  # a bad one is told now
+    store = open_store(settings, client, credentials) if given else None  # a bad one raises now
     with _default_lock:
         _default_settings, _default_store = settings, store
 
 
 def swap_default(store: Any) -> ServiceStore | None:
-    """Let mutexes that name no store use this one, and return the one of before.
+    """Set the process's store, for mutexes alone a `MutexStore`, and return the one before.
 
-    None: the one that `set_default` or the environment says, opened anew. For mutexes alone a
-    `MutexStore` will do.
+    None: open the one of `set_default` or of the environment anew.
     """
     global _default_store
     with _default_lock:
@@ -102,11 +86,7 @@ def swap_default(store: Any) -> ServiceStore | None:
 
 
 def default_store() -> ServiceStore:
-    """Return the process's store, opened at first need: by `set_default`, or the environment.
-
-    Raises:
-        ValueError: the environment's settings are malformed.
-    """
+    """Return the process's store, opened if need be; ValueError: the environment is malformed."""
     global _default_store
     store = _default_store
     if store is None:
@@ -145,8 +125,8 @@ def open_store(settings: Settings, client: Any = None, credentials: Any = None) 
 
 
 def prepare() -> None:
-    """Import what a store needs: when a mutex is made, so that no first `acquire` pays for it."""
+    """Import the store's modules when a mutex is made, so that no first `acquire` pays for it."""
     if _default_store is None:
-        with suppress(ValueError):  # which the first `acquire` raises, if no `setup` comes before
+        with suppress(ValueError):  # the first `acquire` raises it, unless `setup` comes before
             settings = _default_settings or Settings.load()
             registry.prepare(settings.location)

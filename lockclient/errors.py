@@ -1,7 +1,7 @@
-"""Everything that can go wrong, as one tree under `ClusterMutexError`.
+"""All errors, as one tree under `ClusterMutexError`.
 
-Each error also derives from the builtin that people already catch, carries what it is about as
-fields, and survives pickling, so that it can cross a process boundary.
+Each error also derives from the builtin that people already catch, and can be pickled with its
+fields.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ class ClusterMutexError(Exception):
     """The root of all errors of ClusterMutex.
 
     Args:
-        message: what happened, to which lock, and what to do, in sentences.
-        name: the lock's name, where one is concerned.
-        uuid: the acquisition that failed or was lost, where there was one.
-        holder: who has the lock, where known: a `lockclient.Holder`.
+        message: what happened to which lock, and what to do.
+        name: the lock's name, if one is concerned.
+        uuid: the acquisition that failed or was lost, if any.
+        holder: the lock's holder, if known: a `lockclient.Holder`.
     """
 
     def __init__(
@@ -30,15 +30,14 @@ class ClusterMutexError(Exception):
         uuid: str | None = None,
         holder: Any = None,
     ) -> None:
-        # Where hosts, reasons and a server's words come in: whoever logs or prints it is safe.
+        # Hosts, reasons and a server's words are escaped here, before any log or terminal.
         super().__init__(plain(message))
         self.name = name
         self.uuid = uuid
         self.holder = holder
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # BaseException would rebuild from `args` alone and lose the keyword fields' values on
-        # classes that compute them; handing over the whole `__dict__` keeps every field.
+        # `BaseException` would rebuild it from `args` alone; the `__dict__` keeps every field.
         return (_rebuild, (type(self), self.args, self.__dict__))
 
 
@@ -56,16 +55,9 @@ class LockTimeout(ClusterMutexError, TimeoutError):
 
     @classmethod
     def after(
-        cls,
-        seconds: float,
-        name: str,
-        holder: Any = None,
-        waiting: int | None = 0,
+        cls, seconds: float, name: str, holder: Any = None, waiting: int | None = 0
     ) -> LockTimeout:
-        """Return the error: how long was waited for which lock, who has it, how many wait.
-
-        `waiting` None: nobody knows.
-        """
+        """Return the error of a wait of so many seconds; `waiting` None: the store can't tell."""
         tried = f"could not be acquired within {period(seconds)}" if seconds else "is not free"
         text = f"The lock {name!r} {tried}."
         if holder is not None:
@@ -81,9 +73,9 @@ class LockNotHeld(ClusterMutexError, RuntimeError):
 
 
 class LockLost(ClusterMutexError):
-    """The lock was held and is not any more: somebody removed it, or its time ran out.
+    """The lock was held and is not any more: it was removed, or its time ran out.
 
-    `removal` is the record of the removal (a `lockclient.Removal`) where one was found.
+    `removal`: the removal record (a `lockclient.Removal`), if one was found.
     """
 
     def __init__(
@@ -102,9 +94,9 @@ class LockLost(ClusterMutexError):
 class StoreUnavailable(ClusterMutexError, ConnectionError):
     """The store did not answer in time.
 
-    `unknown` tells whether what was asked of it may have happened all the same, `busy` whether it
-    is there, and said that it takes no more at the moment, `refused` whether all its servers
-    refused to be connected to, or could not be found, so that no answer can be under way.
+    `unknown`: the request may have happened all the same. `busy`: the store answered that it takes
+    no more at the moment. `refused`: all its servers refused the connection, or could not be found,
+    so that no request is in flight.
     """
 
     def __init__(
@@ -119,8 +111,8 @@ class StoreUnavailable(ClusterMutexError, ConnectionError):
 class StoreError(ClusterMutexError):
     """The store answered that it can't or won't: no right, no space, a bad request.
 
-    `unknown` tells whether an earlier sending, which nobody answered, may have happened, `passing`
-    whether the reason may pass by itself, so that background work is retried soon.
+    `unknown`: an earlier, unanswered sending may have happened. `passing`: the reason may pass by
+    itself, so the background retries soon.
     """
 
     def __init__(self, message: str, *, unknown: bool = False, passing: bool = False) -> None:
@@ -130,7 +122,7 @@ class StoreError(ClusterMutexError):
 
 
 class StoreFull(StoreError):
-    """The store has no space for what it was to write, and wrote nothing."""
+    """The store has no space left, and wrote nothing."""
 
 
 class StoreClosed(StoreError):

@@ -1,4 +1,4 @@
-"""What the mutexes of threads and of asyncio have in common: all that needs no waiting."""
+"""The common part of the mutexes of threads and of asyncio: all that does not wait."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from uuid import uuid4
 
 from lockclient import default_store
 from lockclient.acquisition.attempt import CLEAN_UP, Attempt
-from lockclient.acquisition.held_lock import NO_FENCING, NO_GUARD, BaseHeldLock, OnLost
-from lockclient.acquisition.holding import Block, Holding, own
+from lockclient.acquisition.held_lock import NO_FENCING, NO_GUARD, BaseHeldLock, Block, OnLost
+from lockclient.acquisition.holding import Holding, own
 from lockclient.acquisition.ownership import Acquisitions, Here, current_owner
 from lockclient.acquisition.state_machine import Acquisition
 from lockclient.acquisition.steps import Steps
@@ -64,7 +64,7 @@ Held = TypeVar("Held", bound=BaseHeldLock)
 
 
 class BaseMutex(Generic[Held]):
-    """A lock's name, how it is to be held, and what this process knows of it."""
+    """A lock's name, how to hold it, and this object's acquisitions of it."""
 
     _held_type: type[Held]
     _caller = staticmethod(this_thread)
@@ -105,12 +105,11 @@ class BaseMutex(Generic[Held]):
             default_store.prepare()
         else:
             _require_store(store)
-        # Here, and not as the lock is taken: the first time they take a while.
+        # Here, and not at the first acquisition: the first call takes a while.
         process_token(), user_name(os.geteuid()), container()
         self._given_store = store
         self._on_lost = on_lost
         self._acquisitions: Acquisitions[Held] = Acquisitions(self.name)
-        # What makes the holding of an acquisition that has the lock.
         self._holding_of = partial(
             Holding,
             keepalive=None if keepalive is False else self._runtime.expected / 8,
@@ -137,29 +136,29 @@ class BaseMutex(Generic[Held]):
         labels: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> None:
-        """Say once per process where the locks live, for mutexes that name no store.
+        """Set once per process where the locks live, for mutexes without a store of their own.
 
         Args:
             url: like `etcd://host1:2379,host2:2379/clustermutex`, `gs://bucket/prefix` or
                 `valkey://host1,host2,host3/prefix`.
             endpoints: like `["host1:2379", "host2:2379"]`, `https://` in front for TLS.
-            client: an `etcd3` client that you have already: its connection is used, with its TLS
-                and its token. `etcd3` never renews that; with `user` and `password` it is renewed.
+            client: an `etcd3` client, whose connection, TLS and token are used. `etcd3` never
+                renews the token; with `user` and `password` it is renewed.
             credentials: for `gs://`: an object of google-auth, or the path of a file of a service
                 account or user; if left out, those that Google's own programs find.
-            store: one that is open already, in place of all else that is said here: what
-                `open_store` returns, one of your own, or `lockclient.testing.MemoryStore()`.
-            instruments: what is told of this program's locks from now on, see
+            store: an open store in place of all that: what `open_store` returns, one of your own,
+                or `lockclient.testing.MemoryStore()`.
+            instruments: called with the events of this program's locks from now on, see
                 `lockclient.instruments`; `[]` ends it.
-            about: called without arguments in the caller's context as a lock is about to be taken;
-                the mapping of texts by names that it returns (a trace, a request) is written into
-                the lock as its context. It must not wait. What it raises is logged, and no more.
-            owner, labels: of all locks of this process, where these say nothing else.
+            about: called without arguments in the caller's context before each acquisition. The
+                mapping of texts by names that it returns (a trace, a request) is written into the
+                lock as its context. It must not wait. Its errors are logged only.
+            owner, labels: of all locks of this process that have none of their own.
             settings: fields of `lockclient.Settings`: root, cacert, cert, key, user, password, …;
                 all of them are for etcd.
 
-        What is not said comes from the environment (`CLUSTERMUTEX_URL`, `ETCDCTL_*`). A call that
-        says nothing of where the locks live leaves that as it is.
+        The environment (`CLUSTERMUTEX_URL`, `ETCDCTL_*`) gives the rest. A call without a place
+        for the locks leaves that as it is.
 
         Raises:
             ValueError: a value is malformed, or a setting is unknown; then nothing is changed.
@@ -179,15 +178,13 @@ class BaseMutex(Generic[Held]):
             default_store.set_default(made, client, credentials)
         describe()
 
-    # ------------------------------------------------------------ of the caller's own held lock
-
     def locked(self) -> bool:
-        """Tell whether this object holds the lock, in any thread; lost is not held. No request."""
+        """Return whether this object holds the lock, for any thread; no request."""
         return any(held.healthy for _, held in self._acquisitions.unreleased())
 
     @property
     def healthy(self) -> bool:
-        """True while the caller holds the lock, see `HeldLock.healthy`; it never raises."""
+        """Whether the caller holds the lock, see `HeldLock.healthy`; it never raises."""
         held = self._acquisitions.find(current_owner())
         return held is not None and held.healthy
 
@@ -208,7 +205,7 @@ class BaseMutex(Generic[Held]):
 
     @property
     def record(self) -> Holder:
-        """What the caller has written into the store, as far as it was confirmed."""
+        """See `HeldLock.record`."""
         return self._meant("record").record
 
     @property
@@ -225,7 +222,7 @@ class BaseMutex(Generic[Held]):
     # ------------------------------------------------------------ inside
 
     def _limit(self, blocking: bool, timeout: Duration | None) -> float:
-        """Return how many seconds to wait, 0: not at all; the arguments are `threading.Lock`'s."""
+        """Return how many seconds to wait; the arguments are those of `threading.Lock`."""
         if not blocking and timeout != -1:
             raise ValueError("can't specify a timeout for a non-blocking call")
         if not blocking:
@@ -319,7 +316,7 @@ class BaseMutex(Generic[Held]):
         return self._given_store or default_store.default_store()
 
     def _timed_out(self) -> Steps[LockTimeout]:
-        """Return the error that says who has the lock, if that can be had at once."""
+        """Return the error, with the holder if the store answers at once."""
         limit, seen = self._timeout, None
         try:
             seen = yield from reading(self.name, CLEAN_UP, waiters=True)
@@ -339,7 +336,7 @@ class BaseMutex(Generic[Held]):
 
 
 class Named(Protocol):
-    """What a store can be asked about: a lock's name, and where that lock lives."""
+    """A lock about which a store can be asked: a mutex or a held lock."""
 
     @property
     def name(self) -> str:
@@ -352,13 +349,10 @@ class Named(Protocol):
 def reading(
     name: str, patience: float | None = None, *, waiters: bool = False
 ) -> Steps[ReadResult]:
-    """Ask the store for a lock as it stands.
+    """Read a lock from the store, with its queue if `waiters` is set.
 
-    Args:
-        name: of the lock.
-        patience: seconds that a silent store has for the answer; one that refuses has none. None:
-            `STORE_TIMEOUT_S` for both.
-        waiters: whether to read who is in line, too.
+    `patience`: seconds that a silent store has for the answer, while one that refuses has none;
+    None: `STORE_TIMEOUT_S` for both.
     """
     if patience is None:
         limit = Deadline.after(protocol.STORE_TIMEOUT_S)
@@ -371,7 +365,7 @@ def reading(
 
 
 def require_queue(store: MutexStore) -> None:
-    """Raise `StoreError` where nobody can be asked who waits."""
+    """Raise `StoreError` if the store keeps no queue."""
     store.can.require(
         "queue",
         "keeps no line: those that wait for a lock look from time to time whether it is free, and "
@@ -380,7 +374,7 @@ def require_queue(store: MutexStore) -> None:
 
 
 def held_by(seen: ReadResult) -> Holder | None:
-    """Return who holds the lock; a broken one, without a uuid, is held by nobody."""
+    """Return the lock's holder; None: no client holds it, or it is broken, without a uuid."""
     return seen.holder if seen.holder is not None and seen.holder.uuid is not None else None
 
 

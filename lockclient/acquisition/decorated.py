@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, NoReturn, TypeVar
 
@@ -13,24 +15,16 @@ Result = TypeVar("Result")
 
 
 def holding(mutex: BaseMutex[Any], function: Any, *, skip: bool = False) -> Any:
-    """Return a function that holds the lock; with `skip` it returns None where that is held."""
+    """Return a function that holds the lock; with `skip` a held lock makes it return None."""
     if any(inspect.iscoroutinefunction(part) for part in _parts(function)):
         _refuse(function)
     entered: Any = _trying_once(mutex) if skip else mutex
 
     @wraps(function)
     def call(*args: Any, **how: Any) -> Any:
-        runs = False
-        try:
-            with entered:
-                runs = True
-                _log_run(function, mutex.name, skip)
-                return _finished(function, function(*args, **how))
-        except LockTimeout as error:
-            if runs or not skip:
-                raise
-            _log_skip(function, mutex.name, error)
-        return None
+        with _skipping(function, mutex.name, skip) as begin, entered:
+            begin()
+            return _finished(function, function(*args, **how))
 
     return call
 
@@ -43,23 +37,16 @@ def holding_async(mutex: BaseMutex[Any], function: Any, *, skip: bool = False) -
 
     @wraps(function)
     async def call(*args: Any, **how: Any) -> Any:
-        runs = False
-        try:
+        with _skipping(function, mutex.name, skip) as begin:
             async with entered:
-                runs = True
-                _log_run(function, mutex.name, skip)
+                begin()
                 return _finished(function, await function(*args, **how))
-        except LockTimeout as error:
-            if runs or not skip:
-                raise
-            _log_skip(function, mutex.name, error)
-        return None
 
     return call
 
 
 def _parts(function: Any) -> tuple[Any, ...]:
-    """Return what shows a function's kind; raise `TypeError` for methods' marks and generators."""
+    """Return what shows a function's kind; refuse methods' marks and generators (`TypeError`)."""
     if isinstance(function, classmethod | staticmethod) or not callable(function):
         raise TypeError(
             f"{function!r} is no function: write the mutex below `@classmethod` and the like."
@@ -88,23 +75,30 @@ def _refuse(function: object) -> NoReturn:
 
 
 def _trying_once(mutex: BaseMutex[Any]) -> Any:
-    """Return a twin with the same acquisitions and no wait.
+    """Return a copy that shares the acquisitions and does not wait.
 
-    So a job takes its lock by `with`: an interrupt between `acquire()` and that would leave it.
+    So a job acquires its lock by `with`, in which no interrupt leaves it held.
     """
-    twin = type(mutex).__new__(type(mutex))
-    twin.__dict__.update(mutex.__dict__, _timeout=0.0)
-    return twin
+    copy = type(mutex).__new__(type(mutex))
+    copy.__dict__.update(mutex.__dict__, _timeout=0.0)
+    return copy
 
 
-def _log_run(function: object, lock: str, skip: bool) -> None:
-    if skip:
-        log.info("Running %s with the lock %r.", _name(function), lock, extra={"lock": lock})
+@contextmanager
+def _skipping(function: object, lock: str, skip: bool) -> Iterator[Callable[[], None]]:
+    """Skip a job whose lock is held, and log it; call the result as the job begins."""
+    name = getattr(function, "__qualname__", None) or repr(function)
+    begun = not skip
 
+    def begin() -> None:
+        nonlocal begun
+        if skip:
+            log.info("Running %s with the lock %r.", name, lock, extra={"lock": lock})
+        begun = True
 
-def _log_skip(function: object, lock: str, error: LockTimeout) -> None:
-    log.info("Skipping %s: %s", _name(function), error, extra={"lock": lock})
-
-
-def _name(function: object) -> str:
-    return getattr(function, "__qualname__", None) or repr(function)
+    try:
+        yield begin
+    except LockTimeout as error:
+        if begun:  # the job's own error
+            raise
+        log.info("Skipping %s: %s", name, error, extra={"lock": lock})

@@ -1,15 +1,15 @@
-"""`HeldLock`: one acquisition as an object, which means the same lock whoever calls it.
+"""`HeldLock`: one acquisition as an object.
 
-References run from the mutex to its held lock, and from that to what is called back; all that works
-in the background refers to it weakly. So a lock that nobody can release any more is known as such:
-nobody pushes it from then on, and the line that took it is named.
+The mutex refers to its held lock, and that to `on_lost`; the background refers to it weakly. So a
+lock that the program can't release any more is garbage-collected: then its heartbeats end, and a
+warning names the line that acquired it.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from weakref import ref
 
 from lockclient.acquisition import left_behind
@@ -19,13 +19,16 @@ from lockclient.threads import scheduler
 from lockclient.threads.log_queue import get_logger, naming
 
 if TYPE_CHECKING:
-    from lockclient.acquisition.holding import Block, Holding
+    from lockclient.acquisition.holding import Holding
     from lockclient.model.holder import Holder
     from lockclient.stores.protocol import Guard, MutexStore
 
 log = get_logger(__name__)
 
 OnLost = Callable[[LockLost], object]
+Block = Literal["statement", "hand"] | None
+"""The block that acquired it: a `with` statement, which has its own exit; or `__enter__` was called
+by hand, and its `__exit__` knows the mutex only."""
 
 NO_FENCING = (
     "has no number that only grows, so it can't tell an earlier holder from a later one: "
@@ -38,14 +41,14 @@ NO_GUARD = (
 
 
 class Handle(ref["BaseHeldLock"]):
-    """The background's reference to a held lock; as that dies, it rings the scheduler's bell."""
+    """A weak reference; its callback notifies the scheduler when the HeldLock is collected."""
 
     __slots__ = ("holding",)
 
     holding: Holding
 
     def let_go(self) -> None:
-        """Called by the scheduler's thread: nobody refers to the held lock any more."""
+        """Called by the scheduler's thread after the HeldLock was collected."""
         left_behind.dropped(self.holding)
 
 
@@ -59,9 +62,9 @@ _thread = threading.local()
 
 
 class BaseHeldLock:
-    """What the held locks of threads and of asyncio have in common: all that needs no waiting."""
+    """The common part of the held locks of threads and of asyncio: all that does not wait."""
 
-    __slots__ = ("__weakref__", "_acquisition", "_entered", "_holding", "_on_lost", "_taken_by")
+    __slots__ = ("__weakref__", "_acquisition", "_block", "_holding", "_on_lost", "_taken_by")
 
     def __init__(
         self, holding: Holding, on_lost: OnLost | None, block: Block, taken_by: object
@@ -70,17 +73,14 @@ class BaseHeldLock:
         self._taken_by = taken_by
         self._acquisition = holding.acquisition
         self._on_lost = on_lost
-        holding.block = block
-        self._entered = block is not None
+        self._block = block
         handle = Handle(self, scheduler.shared.undo)
         handle.holding = holding
         holding.handle = handle
         if holding.keepalive is not None:
             holding.thread = ref(vars(_thread).setdefault("life", _ThreadLife()))
-        if holding.acquisition.loss is not None:  # lost before there was anybody to be told
+        if holding.acquisition.loss is not None:  # lost before `on_lost` could be called
             holding.loss()
-
-    # ------------------------------------------------------------ what is known
 
     @property
     def name(self) -> str:
@@ -94,9 +94,9 @@ class BaseHeldLock:
 
     @property
     def fencing_token(self) -> int:
-        """The store's revision at which this holder got the lock; it only ever grows.
+        """The store's revision at which this holder acquired the lock; it only ever grows.
 
-        Hand it to storage with every write, and let storage refuse a lower one than it has seen.
+        Send it to storage with every write, and let storage refuse a lower one than it has seen.
 
         Raises:
             StoreError: the store has no number that only grows.
@@ -106,10 +106,9 @@ class BaseHeldLock:
 
     @property
     def guard(self) -> Guard:
-        """The comparison that holds as long as this holder has the lock.
+        """A comparison for your own transaction on the same etcd.
 
-        Put it into your own transaction on the same etcd: the key `guard.key` has the value
-        `guard.value`.
+        The key `guard.key` has the value `guard.value` as long as this holder has the lock.
 
         Raises:
             StoreError: the store has no transactions.
@@ -119,12 +118,12 @@ class BaseHeldLock:
 
     @property
     def record(self) -> Holder:
-        """What this holder has written into the store, as far as it was confirmed."""
+        """What this holder has written into the store, as far as the store confirmed it."""
         return self._acquisition.holder
 
     @property
     def healthy(self) -> bool:
-        """Whether the lock is held and not lost, as far as anyone can know without asking."""
+        """Whether the lock is held and not lost, as far as is known without a request."""
         return self._holding.healthy
 
     def check_health(self) -> None:
@@ -132,7 +131,7 @@ class BaseHeldLock:
         self._require_held("check_health()")
 
     def _push_due(self) -> bool:
-        """Tell whether `alive()` has more to do than to look here, as hot loops have it do."""
+        """Return whether `alive()` has anything to do: the check that hot loops make."""
         acquisition = self._acquisition
         return (
             monotonic() >= acquisition.quiet_until
@@ -167,12 +166,12 @@ class BaseHeldLock:
         )
 
     def _abandon(self) -> None:
-        """Release it in the background, waiting for nothing; twice does no harm."""
+        """Have the background release it; idempotent."""
         if not self._holding.ended:
             self._holding.let_go()
 
     def _tell_loss(self, lost: LockLost) -> None:
-        """Tell the program of the loss, in a thread in which it may do what it likes."""
+        """Call `on_lost`, in a thread that it may block."""
         if self._on_lost is not None:
             self._call(self._on_lost, lost)
 
@@ -180,33 +179,28 @@ class BaseHeldLock:
         raise NotImplementedError
 
     def _log_failed_call(self) -> None:
-        """Log the error that is handled."""
+        """Log the exception that is being handled."""
         text = "on_lost of the lock %r failed."
         log.error(text, self.name, exc_info=True, extra=naming(self))  # noqa: LOG014
 
     # ------------------------------------------------------------ as a context manager
 
     def _enter(self, statement: Any) -> None:
-        """Begin a block at whose end it is released.
-
-        Raises:
-            RuntimeError: it has one already.
-            LockNotHeld: it was released.
-        """
+        """Begin a block at whose end it is released; RuntimeError: it is in a block already."""
         self._require_held("the block")
-        if self._entered:
+        if self._block is not None:
             raise RuntimeError(
                 f"The held lock {self.name!r} is in a block already, whose end releases it."
             )
-        self._entered = True
+        self._block = "statement"
         if statement is not None:
             statement.held = self
 
     def _left(self, failure: ClusterMutexError, error: BaseException | None) -> None:
-        """Raise the error of a release after a body; what the body raised is never hidden.
+        """Raise the error of a release at a block's end, and hide no error of the body.
 
-        Where that is the same loss, or an interrupt, it goes on as it is; else it becomes the cause
-        of the loss that is reported.
+        The body's own loss or interrupt goes on as it is; its other errors become the cause of the
+        loss.
         """
         if error is None:
             raise failure

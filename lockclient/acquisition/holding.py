@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
 
 from lockclient.acquisition.state_machine import Acquisition
@@ -29,39 +29,33 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 WATCH_AFTER = 1.0
-"""Seconds for which a lock is held before its loss is watched for: a short critical section costs
-two transactions and not one request more."""
+"""Seconds between the acquisition and the watch: a short critical section costs two requests."""
 LOG_FLUSH_S = 0.1
-"""Seconds that a loss is waited for to be in the log before `on_lost` is called."""
+"""Seconds that `on_lost` waits for the loss to be in the log."""
 PUSH_TRY = 2.0
 """Seconds for which `alive()` may wait for a store that does not answer, unless it is forced."""
 
 
-Block = Literal["statement", "hand"] | None
-"""Whether a block took it: a statement, whose own exit will come; or one that was entered by hand,
-whose exit says the mutex only."""
-
-
 class Told(Protocol):
-    """The held lock that the program has."""
+    """A `HeldLock`, whose module imports this one."""
 
     def _tell_loss(self, lost: LockLost) -> None:
-        """Tell the program of the loss."""
+        """Call `on_lost`."""
 
 
 class Holding:
-    """What goes on for one held lock, from its acquisition to its release.
+    """Heartbeats, loss detection and release of one held lock.
 
     The program has a `HeldLock`, to which this refers weakly.
 
-    No lock of Python's is held while a store is asked, and at its deadline it is lost whatever may
-    be under way: so neither a handler of a signal nor a store that is frozen can hold up anybody.
+    No Python lock is held while a store is asked, and the lock is lost at its deadline whatever
+    requests are in flight: so neither a signal handler nor a frozen store blocks another thread.
 
     Args:
         store: where it is held.
-        acquisition: its engine, in the state of being held.
+        acquisition: its state machine, in the state `HELD`.
         keepalive: seconds between two pushes from the background; None: only `alive()` pushes.
-        keepalive_for: seconds for which it is pushed from the background at most.
+        keepalive_for: seconds after which the background stops to push.
         release_at_exit: whether to release it as the interpreter ends.
     """
 
@@ -73,7 +67,6 @@ class Holding:
         "_watch",
         "_watch_at",
         "acquisition",
-        "block",
         "handle",
         "is_parents",
         "keepalive",
@@ -99,13 +92,12 @@ class Holding:
         self.handle: ref[Any] | None = None
         self.is_parents = False  # a parent's, from before a fork
         self.line: str | None = None  # that took it, where no backtrace was captured
-        self.block: Block = None
         self.observation: Observation | None = None  # where the program has instruments
         self.thread: ref[Any] | None = None  # that acquired it, where it is kept alive
         self.keepalive = keepalive
-        # Of all who take one of these out, one gets it: a step that needs no lock.
+        # `dict.pop` is atomic: exactly one thread gets each of these.
         self.still_to = {"tell": True, "end": True}
-        self._over = False  # nothing of it is left, or is left to be cleaned up
+        self._over = False  # released, or handed to the clean-up
         self._watch: Subscription | None = None
         now = monotonic()
         if store.can.pace:
@@ -114,18 +106,17 @@ class Holding:
         self._keepalive_until = now + keepalive_for
         self._pushing = False
         own[acquisition.uuid] = self
-        # What goes on in the background for it.
         self._task = Task(self._tick)
         first = min(WATCH_AFTER, keepalive or WATCH_AFTER, acquisition.deadline - now)
         scheduler.shared.schedule(self._task, first)
 
     @property
     def ended(self) -> bool:
-        """Whether it was released or given up, or is a parent's, from before a fork."""
+        """Whether it was released or withdrawn, or belongs to the parent of this fork."""
         return "end" not in self.still_to
 
     def end(self) -> bool:
-        """Tell whether it is the caller who ends it: of several, one is told so."""
+        """Return True to exactly one caller: that one releases it."""
         return self.still_to.pop("end", False)
 
     # ------------------------------------------------------------ heartbeats
@@ -133,8 +124,8 @@ class Holding:
     def pushing(self, *, force: bool) -> Steps[None]:
         """Push the stamps, or raise `LockLost`.
 
-        A store that does not answer is no error before the deadline, unless `force`d: the lock is
-        ours until then, and the next call tries again.
+        Before the deadline an unanswered push is an error only with `force`: the next call tries
+        again.
         """
         self.check()
         now = Now.read()
@@ -160,21 +151,18 @@ class Holding:
             return
         if force:
             raise failure
-        self._put_off(failure, tell=first and not isinstance(failure, StoreClosed))
-
-    def _put_off(self, error: ClusterMutexError, *, tell: bool) -> None:
         self.acquisition.put_off(monotonic() + RETRY_S)
-        if tell:  # once for an outage
+        if first and not isinstance(failure, StoreClosed):  # once for an outage
             log.warning(
                 "The stamps of %r could not be pushed; it stays held for %.0f s more: %s",
-                self.acquisition.name,
-                self.acquisition.deadline - monotonic(),
-                error,
-                extra=naming(self.acquisition),
+                acquisition.name,
+                acquisition.deadline - monotonic(),
+                failure,
+                extra=naming(acquisition),
             )
 
     def loss(self) -> LockLost | None:
-        """Return why the lock is lost, None while it is held."""
+        """Return why the lock is lost; None: it is not, or belongs to the parent of this fork."""
         if self.is_parents:
             return None
         lost = self.acquisition.check(monotonic())
@@ -189,27 +177,27 @@ class Holding:
 
     @property
     def is_dropped(self) -> bool:
-        """Whether nobody refers to the held lock any more."""
+        """Whether the `HeldLock` was garbage-collected."""
         return self.handle is not None and self.handle() is None
 
     def check(self) -> None:
         """Raise `LockLost` if it is lost."""
         lost = self.loss()
         if lost is not None:
-            # A copy each time: raised again and again, the same one would gather tracebacks.
+            # A copy each time: one error that is raised again and again gathers tracebacks.
             raise copy(lost)
 
     # ------------------------------------------------------------ in the background
 
     def _tick(self) -> float | None:
-        """Do what is due, waiting for nothing: see the time run out, watch for a loss, push."""
+        """Called by the scheduler: check the deadline, begin the watch, have a push sent."""
         if self.loss() is not None:
             return None
         now = monotonic()
         if self._watch is None and now >= self._watch_at:
             self._watch_from(self.acquisition.token + 1)
         if self.keepalive is not None and now >= self._keepalive_until:
-            self.stop_pushing()
+            self.keepalive = None
             log.warning(
                 "%r is not kept alive in the background any more: keepalive= allows no more. "
                 "Without alive() people are alerted next.",
@@ -235,14 +223,14 @@ class Holding:
             if not self.ended:
                 drive(self.pushing(force=False), self.store)
         except LockLost:
-            return  # it has been told
+            return  # `check` has reported it
         finally:
             self._pushing = False
 
     def _watch_from(self, revision: int) -> None:
         observed = partial(self._observed, {"gap": True})
         self._watch = self.store.watch(WatchTarget(self.acquisition.name), revision, observed)
-        if self._task.cancelled:  # released in the meantime: nobody else would close it
+        if self._task.cancelled:  # released in the meantime, so `forget` did not see it
             self._watch.close()
 
     def _pause(self) -> float:
@@ -256,9 +244,9 @@ class Holding:
         return max(pause, 0.01) if pause < math.inf else 3600.0
 
     def _observed(self, first: dict[str, bool], event: WatchEvent) -> None:
-        """Called by the watch's threads: take note here, ask for details in the background.
+        """Called by the watch's threads: note the event, have the store read in the background.
 
-        A watch of two streams may pass on two gaps: the first one's read begins a new watch.
+        A watch of two streams may report two gaps; the read after the first begins a new watch.
         """
         if not event.gap:
             self.acquisition.observed(event)
@@ -266,7 +254,7 @@ class Holding:
             self.store.background.pushes.submit(self.look)
 
     def look(self) -> None:
-        """See what stands in the store: after missed events, or to learn who removed the lock."""
+        """Read the lock: after missed events, or to learn who removed it."""
         name, uuid = self.acquisition.name, self.acquisition.uuid
         if self._task.cancelled:
             return
@@ -288,12 +276,11 @@ class Holding:
         self._tell()
 
     def _tell(self) -> None:
-        """Have a loss logged and `on_lost` called, once, and the lock watched no longer.
+        """Have the scheduler report a loss: log it, call `on_lost`, end the watch, all once.
 
-        Whoever asks comes here: the main thread, which an interrupt may end after any step, and a
-        finalizer or handler on top of our own code, with its locks. So nothing is done here that
-        takes a lock, or is lost if the next line is never reached: as long as nobody has been told,
-        each who asks wakes the thread that tells.
+        Callers are the main thread, which an interrupt may end after any step, and finalizers and
+        handlers on top of our own code, which may hold its locks. So this takes no lock, and until
+        the scheduler's thread has taken "tell", each call wakes it again.
         """
         if (lost := self.acquisition.loss) and self.handle is not None:
             own.pop(self.acquisition.uuid, None)
@@ -305,13 +292,13 @@ class Holding:
         if self.still_to.pop("tell", False):
             if self.observation is not None:
                 self.observation.lost(lost)
-            # In a thread of its own: what the program does there must not stop anybody's pushes.
+            # In a thread of its own: the program's callback must not delay pushes.
             tellers.submit(partial(self._tell_of, lost, held))
             tellers.submit(self._unwatch)
 
     @staticmethod
     def _tell_of(lost: LockLost, held: Told | None) -> None:
-        try:  # the log first: who is called back may end the process
+        try:  # the log first: the callback may end the process
             log.error("%s", lost, extra=naming(lost))
             log_queue.flush(LOG_FLUSH_S)
         finally:
@@ -319,20 +306,17 @@ class Holding:
                 with suppress(Exception):  # logged where it was called
                     held._tell_loss(lost)
 
-    def stop_pushing(self) -> None:
-        """Push no more from the background."""
-        self.keepalive = None
-
     # ------------------------------------------------------------ the end
 
     def releasing(self, timeout: float | None = None) -> Steps[None]:
-        """Give the lock back; to be called by who `end`s it. Wait so many seconds for an answer.
+        """Release the lock, for the caller to which `end` returned True.
 
-        Whatever happens to who waits for it, the lock is let go of, at last in the background.
+        However these steps end, the background releases what they did not. `timeout`: seconds to
+        wait for the answer.
 
         Raises:
             LockLost: it was not ours any more.
-            StoreUnavailable: no answer in a while.
+            StoreUnavailable: no answer in time.
         """
         acquisition = self.acquisition
         lost = acquisition.check(monotonic())
@@ -344,14 +328,14 @@ class Holding:
         try:
             outcome = yield RequestState(acquisition.release()), Deadline(monotonic() + patience)
         except BaseException as error:  # no answer, or a cancellation
-            self.let_go()  # where only its time ran out, it may stand there still
+            self.let_go()  # if only its time ran out, the store may still have it
             if lost is None or not isinstance(error, ClusterMutexError):
                 raise
             self._tell()
             raise copy(lost) from error
         given_up, self._over = self._over, True
         if isinstance(outcome, NotHolder) and not (given_up and outcome.removal is None):
-            acquisition.released(outcome)  # else our own clean-up has overtaken it: that is no loss
+            acquisition.released(outcome)  # else our own clean-up was faster: that is no loss
         if acquisition.may_be_out_there and (withdraw := acquisition.abandon()):
             self.store.background.clean_up(withdraw)  # a second sending may still arrive
         if acquisition.loss is not None:
@@ -361,7 +345,7 @@ class Holding:
             self.observation.released(answered=True)
 
     def let_go(self) -> None:
-        """Let go of it in the background, for as long as it takes; twice does no harm."""
+        """Have the background release it, for as long as that takes; idempotent."""
         self.end()
         self.forget()
         if self._over:
@@ -374,14 +358,14 @@ class Holding:
             self.store.background.clean_up(withdraw)
 
     def forget(self) -> None:
-        """End what goes on in the background for it."""
+        """End its timer and its watch."""
         self._task.cancelled = True
         if self._watch is not None:
             self._watch.close()
         own.pop(self.acquisition.uuid, None)
         held = None if self.handle is None else self.handle()
         if held is not None:
-            self.handle = ref(held)  # in its place: as it dies, it rings no bell any more
+            self.handle = ref(held)  # in its place, without the callback
 
     def _unwatch(self) -> None:
         if self._watch is not None:
@@ -389,11 +373,11 @@ class Holding:
 
 
 own: dict[str, Holding] = {}
-"""All locks that this process holds by their uuids: it takes none of them over, and a fork's child
-holds none of them and must not take them over either."""
+"""All locks that this process holds, by their uuids: neither this process nor a fork's child takes
+one of them over by its identity."""
 
 tellers = WorkerPool("on-lost", 1000)
-"""The threads in which the program is told."""
+"""The threads that call `on_lost`."""
 
 
 def _start_afresh() -> None:

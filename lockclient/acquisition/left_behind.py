@@ -1,6 +1,6 @@
-"""Left behind: locks that nobody can release any more, and those still held as the program ends.
+"""Left behind: held locks whose object was garbage-collected, and those held as the program ends.
 
-Both are left to alert and auto-unlock, and the line that took them is named.
+Both are left to alert and auto-unlock; a warning names the line that acquired them.
 """
 
 from __future__ import annotations
@@ -23,30 +23,23 @@ from lockclient.threads.log_queue import get_logger, naming
 log = get_logger(__name__)
 
 FINALIZERS_S = 1.0
-"""Seconds after which what was dropped, and not released by a finalizer, is complained about."""
-
+"""Seconds that a finalizer has to release a dropped lock before the warning."""
 RELEASE_AT_EXIT_S = 1.0
-"""Seconds that the end of the interpreter waits for the releases of `release_at_exit`, in all."""
+"""Seconds that the end of the interpreter waits for all releases of `release_at_exit`."""
 
 
 def _at_exit() -> None:
-    """Release or name each lock that is held; a finalizer after this leaves its lock alone."""
+    """Release each held lock, or name it; finalizers after this release none."""
     until = Deadline.after(RELEASE_AT_EXIT_S)
-    scheduler.shared.flush(RELEASE_AT_EXIT_S)  # what an interrupt ended is not held
+    scheduler.shared.flush(RELEASE_AT_EXIT_S)  # interrupted acquisitions are withdrawn
     held_locks = [held for held in list(holding.own.values()) if held.healthy]
     # The releases first: a handler of the log may block.
     for held in sorted(held_locks, key=lambda held: not held.release_at_exit):
         if held.release_at_exit:
             _release(held, until.remaining())
         else:
-            log.warning(
-                "The program ends and still holds %r, taken at %s; unless its owner still releases "
-                "it, %s.",
-                held.acquisition.name,
-                line_of(held),
-                _until(held),
-                extra=naming(held.acquisition),
-            )
+            text = "still holds %r, taken at %s; unless its owner still releases it, %s."
+            _warn_at_exit(held, text)
 
 
 calls[Order.LOCKS] = _at_exit
@@ -58,24 +51,23 @@ def _release(held: Holding, seconds: float) -> None:
             # In this thread: from Python 3.12 on no other one can be started any more.
             drive(held.releasing(seconds), held.store)
         except ClusterMutexError as error:
-            log.warning(
-                "The program ends and could not release %r, taken at %s; unless it is gone all the "
-                "same, %s: %s",
-                held.acquisition.name,
-                line_of(held),
-                _until(held),
-                error,
-                extra=naming(held.acquisition),
-            )
+            text = "could not release %r, taken at %s; unless it is gone all the same, %s: %s"
+            _warn_at_exit(held, text, error)
+
+
+def _warn_at_exit(held: Holding, text: str, *more: object) -> None:
+    lock = held.acquisition
+    facts = lock.name, line_of(held), _until(held), *more
+    log.warning(f"The program ends and {text}", *facts, extra=naming(lock))
 
 
 def dropped(held: Holding) -> None:
-    """Nobody refers to it any more: push it no more, and say whose it was.
+    """Called when its HeldLock was collected: stop its heartbeats, and warn.
 
-    It is still watched, and its uuid known, so that no other thread of the same identity takes it
-    over. A finalizer of what it was dropped with may be about to release it: that has a moment.
+    It stays watched and in `own`, so that no other thread of the same identity takes it over. A
+    finalizer that was collected with it may be about to release it, so the warning comes later.
     """
-    held.stop_pushing()
+    held.keepalive = None
     scheduler.shared.after(FINALIZERS_S, partial(_say_dropped, held))
 
 
@@ -92,7 +84,7 @@ def _say_dropped(held: Holding) -> None:
 
 
 def line_of(held: Holding) -> str:
-    """Return the line of the program that took it: `report.py:7`."""
+    """Return the line of the program that acquired it: `report.py:7`."""
     return held.line or innermost(held.acquisition.holder.backtrace) or "an unknown line"
 
 
@@ -104,9 +96,9 @@ def _until(held: Holding) -> str:
 
 
 def _warn(message: str, where: str) -> None:
-    """Warn as Python does of what was never closed, by the line that took it."""
+    """Warn as Python does of a file that was not closed, at the line that acquired the lock."""
     filename, _, line = where.rpartition(":")
-    with suppress(ResourceWarning):  # where warnings are errors: nobody could catch it here
+    with suppress(ResourceWarning):  # with warnings as errors no caller could catch it here
         warnings.warn_explicit(
             message, ResourceWarning, filename or where, int(line) if line.isdecimal() else 1
         )

@@ -70,10 +70,10 @@ def innermost() -> Holding | None:
 
 
 class Acquisitions(Generic[Held]):
-    """What was acquired by one mutex object and is not released.
+    """The unreleased acquisitions of one mutex object.
 
-    It keeps a thread's acquisition alive as long as the mutex object lives, and a task's as long as
-    the task lives, too: a task that has ended can't release it any more.
+    A thread's is kept alive as long as the mutex, a task's also only as long as the task: a task
+    that has ended can't release it.
     """
 
     __slots__ = ("__weakref__", "_name", "_taken", "itself")
@@ -84,14 +84,14 @@ class Acquisitions(Generic[Held]):
         self._taken: dict[str, tuple[object, Held]] = {}  # by uuid: the owner, and what it acquired
 
     def unreleased(self) -> list[tuple[object, Held]]:
-        """Return the owners and acquisitions that are not released, the oldest first."""
+        """Return the owners and acquisitions, the oldest first."""
         return [taken for taken in list(self._taken.values()) if not taken[1]._holding.ended]
 
     def add(self, held: Held, owner: object) -> None:
         """Note an acquisition that has just succeeded.
 
-        Its owner's earlier ones that are lost are forgotten: the owner has gone on. Those of others
-        are kept, so that each owner still hears of its loss.
+        It forgets the owner's earlier lost ones: the owner has gone on. It keeps those of others,
+        so that each owner still hears of its loss.
         """
         lost = []
         for uuid, (earlier_owner, earlier) in list(self._taken.items()):
@@ -109,11 +109,11 @@ class Acquisitions(Generic[Held]):
             task = owner()
             if task is None:  # the coroutine was awaited by another task
                 return
-            owner = ref(task, partial(self._taken.pop, uuid))  # its call is one step, in C
+            owner = ref(task, partial(self._taken.pop, uuid))  # one call in C: atomic
         self._taken[uuid] = owner, held
 
     def find(self, owner: object) -> Held | None:
-        """Return the acquisition that a call by `owner` means; None if that can't be known."""
+        """Return the acquisition that a call by `owner` means; None: none or several."""
         unreleased = self.unreleased()
         for its_owner, held in reversed(unreleased):
             if its_owner == owner:
@@ -124,25 +124,21 @@ class Acquisitions(Generic[Held]):
         return unreleased[0][1] if len(unreleased) == 1 else None
 
     def meant(self, call: str, owner: object) -> Held:
-        """Return the acquisition that a call by `owner` means.
-
-        Raises:
-            LockNotHeld: nothing is held, or several are and none is the caller's own.
-        """
+        """Return the acquisition that a call by `owner` means, or raise `LockNotHeld`."""
         held = self.find(owner)
         if held is None:
             raise self._refusal(call)
         return held
 
     def left(self, owner: object) -> Held | None:
-        """Return whose block ends where `__exit__` is called by hand; None: it was released.
+        """Return the acquisition that an `__exit__` called by hand ends; None: it was released.
 
-        A `with` statement has an exit of its own, which knows (see `with_statement`).
+        (The exit of a `with` statement knows its own, see `with_statement`.)
 
         Raises:
-            LockNotHeld: several blocks are open, and none is the caller's own.
+            LockNotHeld: several such blocks are open, and none is the caller's own.
         """
-        blocks = [taken for taken in self.unreleased() if taken[1]._holding.block == "hand"]
+        blocks = [taken for taken in self.unreleased() if taken[1]._block == "hand"]
         for its_owner, held in reversed(blocks):
             if its_owner == owner:
                 return held
@@ -169,10 +165,9 @@ _lost: ContextVar[BaseHeldLock | None] = ContextVar("clustermutex_lost", default
 
 
 def for_on_lost(held: BaseHeldLock, call: Callable[[], object]) -> Callable[[], Any]:
-    """Return `call` for a context in which calls on the mutex mean this lost acquisition.
+    """Return `call` in a context in which calls on the mutex mean this lost acquisition.
 
-    They can't mean the next holder's. What is acquired in there is the callback's own. An error of
-    the call is logged with the lock's name, and raised.
+    They can't mean the next holder's. An error is logged with the lock's name, and raised.
     """
 
     def logged() -> None:

@@ -7,10 +7,10 @@ CPython runs signal handlers as a Python function begins, and raises there what 
 So a Ctrl-C during the last operation of a block is raised *instead of* `__exit__`, where no `try`
 can see it. But a statement looks up its `__exit__` before it calls `__enter__`, and keeps the
 result until the call is over. So each statement gets an object of its own here. When that object
-dies and the lock is still held, the lock is released in the background.
+is garbage-collected and the lock is still held, the background releases the lock.
 
-An `ExitStack` looks up `__exit__` first, too, by the class. Its lock is not released when the
-object dies: a stack may be dropped whose lock is still in use.
+An `ExitStack` looks up `__exit__` first, too, by the class. The background does not release its
+lock: a stack may be garbage while its lock is still in use.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Where = tuple[int, CodeType]
 
 
 class Statement(weakref.ref["partial[Any]"]):
-    """A statement, known by its exit: what it took, and whether that has been left."""
+    """A weak reference to a statement's exit: what it acquired, and whether the block has ended."""
 
     __slots__ = ("done", "held", "owner", "where")
 
@@ -41,7 +41,7 @@ class Statement(weakref.ref["partial[Any]"]):
     where: Where
 
     def let_go(self) -> None:
-        """See `Undoing`: its exit has died, and it was not called to its end."""
+        """Called after the exit was garbage-collected: release the lock if the exit did not."""
         if self.held is not None and not self.done:
             self.held._abandon()
 
@@ -50,8 +50,8 @@ class Exit:
     """A descriptor that gives each `with` statement an `__exit__` of its own.
 
     Args:
-        leave: the method to be called: `leave(self, statements, kind, error, trace)`, with what
-            this exit is known by, in a list of one.
+        leave: the method to be called: `leave(self, statement, kind, error, trace)`, with the
+            statement in a list of one, which it may replace by `LEFT`.
     """
 
     def __init__(self, leave: Callable[..., Any]) -> None:
@@ -68,11 +68,11 @@ class Exit:
             # Not a bound method: that would stand in the frame of what it calls, and with it in
             # the traceback of the very interrupt.
             leave = partial(self._leave, owner, taken)
-            # Called as it dies, with the statement: in C, where no handler of a signal is run.
+            # The callback, with the statement, runs in C: no signal handler interrupts it.
             statement = Statement(leave, scheduler.shared.undo)
             statement.owner = owner
         statement.held, statement.done = None, False
-        # Who looks it up; not the frame itself, which would keep alive what it refers to.
+        # The frame that looks it up; a reference to it would keep its variables alive.
         frame = sys._getframe(1)
         statement.where = id(frame), frame.f_code
         taken.append(statement)
@@ -89,8 +89,8 @@ def _leave_by_class(
 def entering(owner: object) -> Statement | None:
     """Return the statement whose `__enter__` this is; None: it is called by hand.
 
-    It is entered by who has looked it up: of many tasks in a thread, and where an exit was looked
-    up without an entry (`ExitStack.push`), the one that was looked up last may be another's.
+    The statement's frame looked up the exit. The exit looked up last may be another's: of another
+    task in this thread, or without an entry (`ExitStack.push`).
     """
     statement: Statement | None = getattr(_latest, "statement", None)
     _latest.statement = None
@@ -109,8 +109,8 @@ def entering(owner: object) -> Statement | None:
 
 
 LEFT = [Statement(cast("partial[Any]", entering))]
-"""In place of a statement that was left: as its exit dies, it rings no bell any more."""
+"""In place of a statement that has ended: its exit, when collected, notifies no thread."""
 LEFT[0].held, LEFT[0].done = None, True
 _MOST_FRAMES = 8
-"""Between who looks up and the entry: subclasses that call `super().__enter__()`."""
+"""Frames between the statement and the entry: subclasses that call `super().__enter__()`."""
 _latest = threading.local()
