@@ -188,6 +188,18 @@ def unsaved(servers: Servers) -> Iterator[None]:
             server.command("BGSAVE")
 
 
+def test_a_release_that_a_full_disk_refused_is_done_soon_after(tmp_path: Path) -> None:
+    with running(tmp_path, 1, always=False, options=CAN_MOVE) as one, one.store() as store:
+        held = ClusterMutex("a", store=store, expected_runtime=600).acquire()
+        assert held is not None
+        with unsaved(one):
+            with pytest.raises(StoreFull, match="MISCONF"):
+                held.release()
+            assert not ClusterMutex("a", store=store).acquire(blocking=False)
+        with closing(opened(one.place())) as other:
+            assert ClusterMutex("a", store=other).acquire(timeout=10)
+
+
 def _writes(server: Server) -> bool:
     with suppress(Exception):
         return bool(server.command("SET", "more", ""))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lockclient import StoreError, StoreUnavailable
+from lockclient.stores.outcomes import Taken
 from lockclient.stores.requests import Take
 from lockclient.stores.valkey.location import ValkeyLocation
 from tests.contract.asking import NAME, NEVER, holder
@@ -218,6 +219,18 @@ def test_a_clock_that_was_ahead_and_came_back_makes_the_wait_no_longer(
         assert not votes(store)
         (voter,) = store.voters()
         assert 0 < voter.waits < 3700.0
+
+
+def test_a_clock_that_was_ahead_as_a_lock_was_taken_keeps_it_no_longer(
+    clocked: tuple[Servers, Clock],
+) -> None:
+    """With `expire=1`: a waiter has the time of a dead holder's lock begin again."""
+    servers, clock = clocked
+    clock.move(300.0)
+    with servers.store(expire=True) as store:
+        take(store, holder(auto_unlock_after=1.0))
+        clock.move()
+        wait_until(lambda: isinstance(ask(store, Take(holder(**NEVER))), Taken), 20, "the lock")
 
 
 @pytest.mark.parametrize("kept", [True, False])

@@ -191,6 +191,17 @@ def test_hostile_values_are_bounded(
     )
 
 
+def test_a_note_with_a_number_that_nobody_can_follow_is_replaced(
+    store: ValkeyStore, servers: Servers
+) -> None:
+    note = {"promised": "9" * 17, "whose": "x", "number": "1", "value": "{}"}
+    words = [word for pair in note.items() for word in pair]
+    servers.command("HSET", store.keys.note, *words)
+    read_now = store.read_note(soon())
+    assert read_now.value == b"{}"
+    assert store.write_note(b"[]", read_now, soon())
+
+
 def subscribers(server: Server, channel: str) -> int:
     _, number = server.command("PUBSUB", "NUMSUB", channel)
     return int(number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from lockclient import ClusterMutexError, Settings, StoreError, StoreUnavailable
+from lockclient.cli.setup.ports import free_port
 from lockclient.model.clocks import Deadline
 from lockclient.stores.outcomes import Taken
 from lockclient.stores.requests import Take
@@ -167,3 +169,18 @@ class TestTls:
         finally:
             server.stop()
             plain.stop()
+
+
+def test_a_sentinel_is_named(tmp_path: Path) -> None:
+    port, conf = free_port(), tmp_path / "sentinel.conf"
+    conf.write_text(f"port {port}\nbind 127.0.0.1\ndir {tmp_path}\n")
+    sentinel = subprocess.Popen([redis_binary(), conf, "--sentinel"], stdout=subprocess.DEVNULL)
+    try:
+        with (
+            closing(opened(ValkeyLocation((f"127.0.0.1:{port}",)))) as store,
+            pytest.raises(StoreError, match="it is a Sentinel"),
+        ):
+            ask(store, Take(holder()))
+    finally:
+        sentinel.kill()
+        sentinel.wait()

@@ -37,8 +37,9 @@ SIGNAL_CHECK_INTERVAL_S = 0.5
 """Seconds after which a waiting main thread looks for signals."""
 CLEAN_UP_TIMEOUT_S = 2.0
 MAX_PAUSE_S = 2.0
-"""Seconds between two tries of a clean-up that the store does not answer, at most."""
+"""Seconds between two tries of a clean-up that the store does not answer, or has no space for."""
 REFUSED_PAUSE_S = 30.0
+"""Seconds between two tries of a clean-up that the store refuses, for want of a right."""
 MAX_OWED = 10_000
 """Unanswered clean-ups, a kilobyte each, at which no acquisition begins any more. None of them may
 be dropped: its lock or ticket may stand in the store, or still arrive there."""

@@ -199,7 +199,13 @@ if has[5] and not has[1] then return redis.error_reply('WRONGTYPE another prefix
 -- One that missed a push is no heartbeat: what was seen is the latest that any of them has.
 local later = ARGV[7] ~= '' and (tonumber(has[3]) or 0) > tonumber(ARGV[7])
 if has[1] and (has[1] ~= ARGV[6] or later) then
-    return {'held', has[1], has[2] or '0', has[4] or '', redis.call('PTTL', KEYS[2])}
+    local left, expiry = redis.call('PTTL', KEYS[2]), tonumber(has[4]) or 0
+    if string.find(ARGV[2], ' expire=1', 1, true) and expiry > 0 and left > expiry then
+        -- The server's clock was ahead as it was taken, and came back.
+        redis.call('PEXPIRE', KEYS[2], expiry)
+        left = expiry
+    end
+    return {'held', has[1], has[2] or '0', has[4] or '', left}
 end
 if redis.call('PTTL', KEYS[2]) ~= -2 then
     -- Not the deletion first: a server without memory is to refuse a take, see `_GOES_ON_IF_FULL`.
@@ -462,6 +468,8 @@ PROMISE: Final = _keeping_script("""
 -- server in common; what a minority took may be seen, and stands then if something is made of it.
 local has = redis.call('HMGET', KEYS[2], 'promised', 'whose', 'number', 'value')
 local promised, number = tonumber(has[1]) or 0, tonumber(ARGV[3])
+-- Whoever may write the note may have written any number: one that nobody can follow is replaced.
+if promised > 9e15 or promised ~= math.floor(promised) then promised = 0 end
 if promised > number or (promised == number and has[2] ~= ARGV[4]) then
     return {'promised_another', has[1]}
 end

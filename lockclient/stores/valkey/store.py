@@ -25,11 +25,12 @@ from lockclient.stores.valkey.keys import KeyNames, milliseconds, number_of
 from lockclient.stores.valkey.listing import KeyListing
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.requests import ValkeyRequestExecutor
-from lockclient.stores.valkey.voting.rounds import Rounds
+from lockclient.stores.valkey.voting.rounds import ROUND_PAUSES_S, Rounds
 from lockclient.stores.valkey.voting.undo_queue import UndoQueue
 from lockclient.stores.valkey.wire.broadcast import Broadcast
 from lockclient.stores.valkey.wire.connection import Command
 from lockclient.stores.valkey.wire.pubsub import PubSub
+from lockclient.threads.backoff import Backoff
 
 
 class ValkeyStore(PolledStore):
@@ -129,6 +130,7 @@ class ValkeyStore(PolledStore):
     def read_note(self, deadline: Deadline) -> Note:
         """See `ServiceStore.read_note`, and `lua_scripts.PROMISE`."""
         keys, quorum = self._rounds.keys, self._rounds.quorum
+        pauses = Backoff(*ROUND_PAUSES_S)
         while True:
             number = self._next_note_number()
             args = (str(number), self._nonce, str(MAX_NOTE_BYTES))
@@ -144,6 +146,7 @@ class ValkeyStore(PolledStore):
             others = [number_of(other, 16) for other in promised]
             with self._note_lock:  # and never lower: another thread has had a number meanwhile
                 self._note_number = max(self._note_number, *others)
+            time.sleep(pauses.next())
 
     def write_note(self, value: bytes, seen: Note, deadline: Deadline) -> bool:
         keys, quorum = self._rounds.keys, self._rounds.quorum

@@ -29,8 +29,9 @@ from lockclient.threads.pool import WorkerPool
 
 log = get_logger(__name__)
 
-_RETRY_PAUSE_S, _MAX_RETRY_PAUSE_S = 0.5, 30.0
-"""Seconds between two tries with a server that answers, and does not do it."""
+_RETRY_PAUSE_S, _MAX_RETRY_PAUSE_S, _MAX_REFUSED_PAUSE_S = 0.5, 2.0, 30.0
+"""Seconds between two tries with a server that does not do it for now, and with one that refuses it
+for want of a right."""
 _MAX_REFUSALS: Final = 16
 """Refusals after which the rest waits for the next try."""
 _TIMEOUT_S: Final = 1.0
@@ -96,6 +97,7 @@ class UndoQueue:
 
     def _run(self, i: int) -> None:
         pending, refused, done = self._pending[i], 0, False
+        most = _MAX_RETRY_PAUSE_S
         try:
             while len(pending) > refused < _MAX_REFUSALS and self._servers.reachable(i):
                 command, _ = pending.popitem(last=False)  # atomic: `add` runs meanwhile
@@ -106,11 +108,13 @@ class UndoQueue:
                     continue
                 pending[command] = None  # at the end: what is refused holds up nothing behind it
                 refused += 1
+                if failure is not None and failure.permanent:
+                    most = _MAX_REFUSED_PAUSE_S
                 if i in result.silent:
                     break
         finally:
             self._running.discard(i)
-            pause = _RETRY_PAUSE_S if done else min(2 * self._pauses_s[i], _MAX_RETRY_PAUSE_S)
+            pause = _RETRY_PAUSE_S if done else min(2 * self._pauses_s[i], most)
             self._pauses_s[i] = pause
             if pending and not self._servers.closed:  # out of reach, it goes on as it comes back
                 scheduler.shared.after(pause, partial(self.run, i))

@@ -363,6 +363,8 @@ def _unusable(info: Mapping[str, str]) -> str:
     """Return why a server that says this of itself gives no locks; empty: it does."""
     if "cluster" in (info.get("redis_mode"), info.get("server_mode")):
         return "it is a node of a cluster, and must stand alone"
+    if "sentinel" in (info.get("redis_mode"), info.get("server_mode")):
+        return "it is a Sentinel, which holds no keys: name the servers themselves"
     if not info.get("run_id"):
         return (
             "its INFO has no run_id (a proxy may leave it out), without which nobody notices "

@@ -10,7 +10,9 @@ import select
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
+
+from valkey.exceptions import InvalidResponse
 
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.protocol import WatchEvent
@@ -193,6 +195,14 @@ class PubSub:
             scheduler.shared.after(pause, tell)
 
 
+def _message(answer: Any) -> tuple[str, str, Any]:
+    """Return the kind of a message, its channel or pattern, and what it says."""
+    match answer:
+        case [bytes() as kind, bytes() as channel, *_, payload]:
+            return kind.decode().removeprefix("p"), channel.decode(errors="replace"), payload
+    raise InvalidResponse("it sends something else than messages")
+
+
 class _Subscriber:
     """A connection that listens to one server."""
 
@@ -271,8 +281,7 @@ class _Subscriber:
         self._last_message_at, self._proof_asked_at = monotonic(), None
         try:
             for answer in connection.receive():
-                words, channel, *_, payload = answer
-                kind, channel = words.decode().removeprefix("p"), channel.decode(errors="replace")
+                kind, channel, payload = _message(answer)
                 if kind == "subscribe":
                     kind = self._confirmed(channel)
                 messages.append((kind, channel, payload if isinstance(payload, bytes) else b""))
