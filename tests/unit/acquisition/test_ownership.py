@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
@@ -258,4 +258,4 @@ class OwnersAsTasks(Owners):
 TestThreads = OwnersAsThreads.TestCase
 TestTasks = OwnersAsTasks.TestCase
 for case in (TestThreads, TestTasks):
-    case.settings = settings(max_examples=40, stateful_step_count=20)
+    case.settings = settings(max_examples=40, stateful_step_count=20, phases=(Phase.generate,))

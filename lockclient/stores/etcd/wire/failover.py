@@ -53,6 +53,7 @@ RENEW_AFTER_S = 2.0
 MAX_REASONS = 10
 """Reasons that are logged during one outage: a text that always changes must not fill the log."""
 _OTHER = Read("")  # what is not asked on behalf of a lock: a lease, a token, a page
+_NOT_ASKED = Cause(None, "the time was up before it could be asked")
 MAX_NEW_TOKENS = 10
 """How often one request may ask for a new token: each change of users or roles makes all tokens
 stale, and such changes come in rows."""
@@ -232,7 +233,7 @@ class Tries:
         self._asked: tuple[Endpoint, ...] = ()  # in this round
         self._renewed: tuple[Endpoint, ...] = ()
         self._refusing: tuple[Endpoint, ...] = ()
-        self._last = Cause(None, "the time was up before it could be asked")
+        self._last = _NOT_ASKED
         self._member: Endpoint | None = None
         self._new_tokens = 0
         self._sending = RequestState(_OTHER) if sending is None else sending
