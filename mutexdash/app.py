@@ -20,7 +20,7 @@ from werkzeug.exceptions import BadRequest, HTTPException, NotFound
 from lockclient.errors import InvalidLockName
 from lockclient.model.clocks import monotonic
 from lockclient.overview.table import Table
-from lockclient.service.http_server import Bounds, HttpServer
+from lockclient.service.http_server import HttpServer
 from lockclient.service.metrics import ComputedCollector
 from lockclient.stores.service_protocol import ServiceStore
 from mutexdash.data.history import History
@@ -77,9 +77,9 @@ class Service:
         self._is_proxied = bool(access.proxies.all)
         self.app = create_app(self._live, store, access=access, **options)
 
-    def server(self, listen: tuple[str, int], **bounds: Any) -> HttpServer:
+    def server(self, listen: tuple[str, int]) -> HttpServer:
         """Return a server of its pages, which listens and is still to be started."""
-        return HttpServer(self.app, listen, bounds=Bounds(**bounds), proxied=self._is_proxied)
+        return HttpServer(self.app, listen, proxied=self._is_proxied)
 
     def start(self) -> None:
         """Begin to read the store and to follow it."""

@@ -1,20 +1,17 @@
-"""Removal records in full: one of them, or all as a file, CSV or JSON."""
+"""Whole removal records: one of them, or all as a file, CSV or JSON."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 from functools import lru_cache
 from typing import IO, Any, Final
-from weakref import WeakSet
 
-from flask import Blueprint, Response, abort, current_app, request, send_file
+from flask import Blueprint, Response, abort, request
 from werkzeug.exceptions import ServiceUnavailable
 
 from lockclient.errors import StoreError, StoreUnavailable
@@ -22,6 +19,7 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.fields import TEXTS, TIME, Fact, pairs
 from lockclient.model.holder import FACTS
 from lockclient.model.removal import REMOVAL_FACTS, Removal
+from lockclient.service.http_server import MAX_ANSWER_BYTES
 from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.requests import Read
 from lockclient.text.escaping import cell
@@ -32,23 +30,15 @@ blueprint = Blueprint("exports", __name__)
 
 _COLUMNS: Final = (*REMOVAL_FACTS, *(fact for fact in FACTS if fact.in_json))
 _EXPORT_TIMEOUT_S: Final = 60.0
-_MAX_BYTES: Final = 128 * 1024 * 1024
-"""Bytes of all exports that are on their way, if the application's config has no
-`MAX_EXPORT_BYTES`: the folder that they are in may be a small one."""
-_MAX_FILES: Final = 4
 
 _Writer = Callable[[IO[str], Iterator[Removal]], None]
 
 _one_at_a_time = threading.Lock()
-"""Reading all records keeps one of few threads busy: the others are for those who look."""
-
-_sending: WeakSet[IO[bytes]] = WeakSet()
-"""The files of exports, without a name in any folder. Each is gone when it is closed: when it was
-sent, or when the server ends the connection of who does not read it in time (`Bounds`)."""
+"""Reading all records keeps a thread busy: the others are for viewers."""
 
 
 class _TooLarge(Exception):
-    """There is no room for the rest of an export."""
+    """An export is larger than an answer may be."""
 
 
 def read_removal(name: str, uuid: str) -> Removal:
@@ -86,57 +76,36 @@ def _sent(
     if board.moment().away_since is not None:
         abort(503, f"{board.store.can.display_name} is unreachable: the records can't be read now.")
     if not _one_at_a_time.acquire(blocking=False):
-        raise _later("Somebody else's export is being made")
-    most: int = current_app.config.get("MAX_EXPORT_BYTES", _MAX_BYTES)
+        raise ServiceUnavailable(
+            "Somebody else's export is being made: try again in a moment.", retry_after=10
+        )
     try:
-        others = [size for file in list(_sending) if (size := _size(file)) is not None]
-        if len(others) >= _MAX_FILES:
-            raise _later(f"{len(others)} exports are being sent to others")
-        file = tempfile.TemporaryFile()  # noqa: SIM115 - the answer closes it
-        try:
-            # Whole before it is sent: so a reader who is slow keeps no thread, and a store that
-            # fails half-way makes an error, and no file that lacks its end.
-            text = io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="")
-            write(text, _bounded(_records(query), file, most - sum(others)))
-            text.flush()
-            text.detach()
-            file.seek(0)
-        except BaseException:
-            file.close()
-            raise
-        _sending.add(file)
+        # Whole before it is sent: a store that fails half-way makes an error, and no file without
+        # its end.
+        file = io.BytesIO()
+        text = io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="")
+        write(text, _bounded(_records(query), file))
+        text.flush()
+        body = file.getvalue()
+        if len(body) > MAX_ANSWER_BYTES:
+            raise _TooLarge
     except (StoreUnavailable, StoreError) as error:
         abort(503, f"The records could not be read: {error}")
     except _TooLarge:
-        if others:
-            raise _later("Others are being sent so much that there is no room") from None
         abort(
             400,
-            f"This would be more than {most >> 20} MiB: narrow it down by ?q=, or read all "
-            "by `clustermutex removed`.",
+            f"This would be more than {MAX_ANSWER_BYTES >> 20} MiB: narrow it down by ?q=, or read "
+            "all by `clustermutex removed`.",
         )
     finally:
         _one_at_a_time.release()
-    return send_file(
-        file, mimetype=mimetype, as_attachment=True, download_name=f"removed-locks.{kind}"
-    )
+    headers = {"Content-Disposition": f"attachment; filename=removed-locks.{kind}"}
+    return Response(body, mimetype=mimetype, headers=headers)
 
 
-def _later(why: str) -> ServiceUnavailable:
-    return ServiceUnavailable(f"{why}: try again in a moment.", retry_after=10)
-
-
-def _size(file: IO[bytes]) -> int | None:
-    """Return how large a file is, None if it is closed, maybe just now."""
-    try:
-        return os.fstat(file.fileno()).st_size
-    except ValueError:
-        return None
-
-
-def _bounded(removals: Iterator[Removal], file: IO[bytes], most: int) -> Iterator[Removal]:
+def _bounded(removals: Iterator[Removal], file: IO[bytes]) -> Iterator[Removal]:
     for removal in removals:
-        if file.tell() > most:
+        if file.tell() > MAX_ANSWER_BYTES:
             raise _TooLarge
         yield removal
 

@@ -136,12 +136,9 @@ def _finish(response: Response) -> Response:
 
 def _compress(response: Response) -> None:
     response.vary.add("Accept-Encoding")
-    if not _takes_gzip():
+    if not _takes_gzip() or request.blueprint == "exports":  # large, and made once
         return
-    if response.direct_passthrough:
-        if request.endpoint != "static":
-            return  # an export, which is read from a file as it is sent
-        response.direct_passthrough = False
+    response.direct_passthrough = False
     body = response.get_data()
     if len(body) >= _MIN_GZIP_BYTES:
         # Filtered: uuids and times are next to random, and finding short matches in them loses.

@@ -211,9 +211,9 @@ class Board:
 
 
 @contextmanager
-def served(service: Service, **bounds: Any) -> Iterator[str]:
+def served(service: Service) -> Iterator[str]:
     """Have a started dashboard listen; yield its URL."""
-    with closing(service.server(("127.0.0.1", 0), **bounds)) as server:
+    with closing(service.server(("127.0.0.1", 0))) as server:
         server.start()
         yield server.url
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-import socket
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import closing
 from hashlib import sha256
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.board import Board, served
-from tests.support.processes import wait_until
+from tests.support.board import Board
 from tests.support.records import BACKTRACE
 
 MIB = 1024 * 1024
@@ -65,62 +61,15 @@ def test_a_backtrace_that_records_have_in_common_is_read_once(board: Board) -> N
 # ---------------------------------------------------------------- bounds
 
 
-@pytest.fixture
-def full(board: Board) -> Board:
-    for number in range(20):
-        board.store.removed("a", f"u{number}", how="auto-unlock", reason="x" * 5000)
-    board.settle()
-    return board
-
-
-def unread(board: Board) -> Any:
-    return board.client.get("/removed.json")
-
-
-def test_so_many_exports_are_in_flight_and_no_more(full: Board) -> None:
-    answers = [unread(full) for _ in range(5)]
-    assert [answer.status_code for answer in answers] == [200] * 4 + [503]
-    assert answers[4].headers["Retry-After"] == "10"
-    answers[0].close()
-    again = unread(full)
-    assert again.status_code == 200, "a file is gone when its answer has ended"
-    for answer in (*answers, again):
-        answer.close()
-
-
-def test_an_export_is_not_larger_than_there_is_room(full: Board) -> None:
-    full.app.config["MAX_EXPORT_BYTES"] = 150_000
-    first = unread(full)
-    assert first.status_code == 200
-    assert len(first.get_data()) > 100_000
-    second = unread(full)
-    assert second.status_code == 503, "for what is being sent to others there is room later"
-    assert "try again" in second.get_data(as_text=True)
-    first.close()
-    full.app.config["MAX_EXPORT_BYTES"] = 50_000
-    third = unread(full)
-    assert third.status_code == 400
-    assert "narrow it down by ?q=" in third.get_data(as_text=True)
-
-
-def test_a_client_that_does_not_read_an_export_is_ended_and_its_file_is_gone(board: Board) -> None:
-    for number in range(200):
+def test_an_export_is_not_larger_than_an_answer_may_be(board: Board) -> None:
+    for number in range(300):
         board.store.removed("b", f"u{number}", how="auto-unlock", reason="y" * 60_000)
+    board.store.removed("small", "u1", how="auto-unlock")
     board.settle()
-    with served(board.service, reading=1.0, slowest=10**9) as url:
-        where = urlsplit(url).hostname or "", urlsplit(url).port or 0
-        with closing(socket.create_connection(where, 60)) as connection:
-            connection.sendall(b"GET /removed.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert connection.recv(12) == b"HTTP/1.1 200"
-            # Its file alone has more than the half of what there is room for.
-            board.app.config["MAX_EXPORT_BYTES"] = 20 * MIB
-
-            def whole() -> bool:
-                with unread(board) as answer:
-                    return bool(answer.status_code == 200)
-
-            assert not whole()
-            wait_until(whole, what="the file to be closed, though nobody reads")
+    assert [removal["name"] for removal in board.get("/removed.json?q=small").json] == ["small"]
+    refused = board.get("/removed.json")
+    assert refused.status_code == 400
+    assert "narrow it down by ?q=" in refused.get_data(as_text=True)
 
 
 def test_kept_answers_take_16_mib_at_most_and_end_with_their_time(board: Board) -> None:
