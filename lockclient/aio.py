@@ -20,7 +20,7 @@ from lockclient.acquisition.base import BaseMutex, Named, held_by, reading, requ
 from lockclient.acquisition.decorated import holding_async
 from lockclient.acquisition.held_lock import BaseHeldLock, Block, OnLost
 from lockclient.acquisition.holding import Holding
-from lockclient.acquisition.ownership import Here, current_owner, for_on_lost, taken_here
+from lockclient.acquisition.ownership import Here, for_on_lost, taken_here
 from lockclient.acquisition.steps import Hear, Result, Steps
 from lockclient.acquisition.with_statement import LEFT, Exit, Statement, entering
 from lockclient.default_store import defaults
@@ -304,7 +304,7 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync):
     ) -> Coroutine[Any, Any, None]:
         """Find the caller's acquisition now; a refusal is raised where the result is awaited."""
         try:
-            return call(self._meant(what))
+            return call(self._acquisitions.meant(what))
         except ClusterMutexError as refusal:
             return _settled(refusal)
 
@@ -334,7 +334,7 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync):
         if entered.done:  # called a second time
             return _settled()
         try:
-            held = entered.held or self._acquisitions.left(current_owner())
+            held = entered.held or self._acquisitions.left()
         except ClusterMutexError as refusal:
             return _settled(refusal)
         if isinstance(held, AsyncHeldLock):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 from lockclient.acquisition.base import BaseMutex, Named, held_by, reading, require_queue
 from lockclient.acquisition.held_lock import BaseHeldLock, OnLost
-from lockclient.acquisition.ownership import current_owner, for_on_lost, taken_here
+from lockclient.acquisition.ownership import for_on_lost, taken_here
 from lockclient.acquisition.steps import Steps, ThreadInbox, drive
 from lockclient.acquisition.with_statement import LEFT, Exit, Statement, entering
 from lockclient.errors import ClusterMutexError, LockLost, LockNotHeld, StoreUnavailable
@@ -231,7 +231,7 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
         Raises:
             LockNotHeld: nothing is held, or several are and none is the caller's own.
         """
-        self._meant("release()").release(timeout)
+        self._acquisitions.meant("release()").release(timeout)
 
     def __enter__(self) -> HeldLock:
         statement, undo = entering(self), scheduler.shared.undo
@@ -249,7 +249,7 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
             raise
 
     def _block_by_hand(self) -> HeldLock | None:
-        return self._acquisitions.left(current_owner())
+        return self._acquisitions.left()
 
     __exit__ = Exit(_leave)
 
@@ -289,4 +289,4 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
 
     def alive(self, *, force: bool = False) -> None:
         """Report progress of the caller's own acquisition, see `HeldLock.alive`."""
-        self._meant("alive()").alive(force=force)
+        self._acquisitions.meant("alive()").alive(force=force)

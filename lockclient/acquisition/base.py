@@ -17,7 +17,7 @@ from lockclient import default_store
 from lockclient.acquisition.attempt import CLEAN_UP, Attempt
 from lockclient.acquisition.held_lock import NO_FENCING, NO_GUARD, BaseHeldLock, Block, OnLost
 from lockclient.acquisition.holding import Holding, own
-from lockclient.acquisition.ownership import Acquisitions, Here, current_owner
+from lockclient.acquisition.ownership import Acquisitions, Here
 from lockclient.acquisition.state_machine import Acquisition
 from lockclient.acquisition.steps import Steps
 from lockclient.default_store import defaults
@@ -164,16 +164,14 @@ class BaseMutex(Generic[Held]):
             ValueError: a value is malformed, or a setting is unknown; then nothing is changed.
         """
         describe = default_store.described(instruments, about, owner, labels)
+        is_placed = bool(settings) or (url, endpoints, client, credentials) != (None,) * 4
         if store is not None:
-            if settings or not all(it is None for it in (url, endpoints, client, credentials)):
+            if is_placed:
                 raise ValueError("Give the store, or where it is, not both.")
             default_store.swap_default(_require_store(store))
-            describe()
-            return
-        if client is not None and (url is not None or endpoints is not None):
+        elif client is not None and (url is not None or endpoints is not None):
             raise ValueError("Give the client, or where the members are, not both.")
-        told = (instruments, about, owner, labels) != (None,) * 4
-        if not told or settings or (url, endpoints, client, credentials) != (None,) * 4:
+        elif is_placed or (instruments, about, owner, labels) == (None,) * 4:
             made = made_of(url, endpoints, settings, with_client=client is not None)
             default_store.set_default(made, client, credentials)
         describe()
@@ -185,34 +183,34 @@ class BaseMutex(Generic[Held]):
     @property
     def healthy(self) -> bool:
         """Whether the caller holds the lock, see `HeldLock.healthy`; it never raises."""
-        held = self._acquisitions.find(current_owner())
+        held = self._acquisitions.find()
         return held is not None and held.healthy
 
     def check_health(self) -> None:
         """Raise `LockLost` if the lock was lost, `LockNotHeld` if it is not held; no request."""
-        self._meant("check_health()").check_health()
+        self._acquisitions.meant("check_health()").check_health()
 
     @property
     def fencing_token(self) -> int:
         """See `HeldLock.fencing_token`."""
         self._store().can.require("fencing", NO_FENCING)
-        return self._meant("fencing_token").fencing_token
+        return self._acquisitions.meant("fencing_token").fencing_token
 
     @property
     def uuid(self) -> str:
         """The id of the caller's acquisition."""
-        return self._meant("uuid").uuid
+        return self._acquisitions.meant("uuid").uuid
 
     @property
     def record(self) -> Holder:
         """See `HeldLock.record`."""
-        return self._meant("record").record
+        return self._acquisitions.meant("record").record
 
     @property
     def guard(self) -> Guard:
         """See `HeldLock.guard`."""
         self._store().can.require("guard", NO_GUARD)
-        return self._meant("guard").guard
+        return self._acquisitions.meant("guard").guard
 
     def __repr__(self) -> str:
         kind = f"{type(self).__module__}.{type(self).__name__}"
@@ -275,9 +273,6 @@ class BaseMutex(Generic[Held]):
         uuids.append(holding.acquisition.uuid)
         return held
 
-    def _meant(self, what: str) -> Held:
-        return self._acquisitions.meant(what, current_owner())
-
     def _new_holder(
         self, now: Now, backtrace: str | None, context: Mapping[str, str] | None
     ) -> Holder:
@@ -318,8 +313,10 @@ class BaseMutex(Generic[Held]):
     def _timed_out(self) -> Steps[LockTimeout]:
         """Return the error, with the holder if the store answers at once."""
         limit, seen = self._timeout, None
+        # A silent store has this time for the answer, one that refuses connections has none.
+        at_once = Deadline.after(0.0).within(CLEAN_UP, CLEAN_UP)
         try:
-            seen = yield from reading(self.name, CLEAN_UP, waiters=True)
+            seen = yield from reading(self.name, at_once, waiters=True)
         except ClusterMutexError as error:
             extra = {"lock": self.name}
             log.debug("Who holds %r could not be asked: %s", self.name, error, extra=extra)
@@ -347,17 +344,10 @@ class Named(Protocol):
 
 
 def reading(
-    name: str, patience: float | None = None, *, waiters: bool = False
+    name: str, limit: Deadline | None = None, *, waiters: bool = False
 ) -> Steps[ReadResult]:
-    """Read a lock from the store, with its queue if `waiters` is set.
-
-    `patience`: seconds that a silent store has for the answer, while one that refuses has none;
-    None: `STORE_TIMEOUT_S` for both.
-    """
-    if patience is None:
-        limit = Deadline.after(protocol.STORE_TIMEOUT_S)
-    else:
-        limit = Deadline.after(0.0).within(patience, patience)
+    """Read a lock from the store, with its queue if `waiters` is set."""
+    limit = limit or Deadline.after(protocol.STORE_TIMEOUT_S)
     seen = yield RequestState(Read(name, waiters=waiters)), limit
     if not isinstance(seen, ReadResult):
         raise TypeError(f"the store answered {seen!r} to Read")

@@ -55,8 +55,6 @@ class Handle(ref["BaseHeldLock"]):
 class _ThreadLife:
     """Is garbage as soon as its thread has ended."""
 
-    __slots__ = ("__weakref__",)
-
 
 _thread = threading.local()
 

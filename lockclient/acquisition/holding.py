@@ -59,25 +59,6 @@ class Holding:
         release_at_exit: whether to release it as the interpreter ends.
     """
 
-    __slots__ = (
-        "_keepalive_until",
-        "_over",
-        "_pushing",
-        "_task",
-        "_watch",
-        "_watch_at",
-        "acquisition",
-        "handle",
-        "is_parents",
-        "keepalive",
-        "line",
-        "observation",
-        "release_at_exit",
-        "still_to",
-        "store",
-        "thread",
-    )
-
     def __init__(
         self,
         store: MutexStore,

@@ -112,9 +112,9 @@ class Acquisitions(Generic[Held]):
             owner = ref(task, partial(self._taken.pop, uuid))  # one call in C: atomic
         self._taken[uuid] = owner, held
 
-    def find(self, owner: object) -> Held | None:
-        """Return the acquisition that a call by `owner` means; None: none or several."""
-        unreleased = self.unreleased()
+    def find(self) -> Held | None:
+        """Return the acquisition that a call by this caller means; None: none or several."""
+        owner, unreleased = current_owner(), self.unreleased()
         for its_owner, held in reversed(unreleased):
             if its_owner == owner:
                 return held
@@ -123,14 +123,14 @@ class Acquisitions(Generic[Held]):
             return lost  # type: ignore[return-value]  # of the same mutex: its own kind
         return unreleased[0][1] if len(unreleased) == 1 else None
 
-    def meant(self, call: str, owner: object) -> Held:
-        """Return the acquisition that a call by `owner` means, or raise `LockNotHeld`."""
-        held = self.find(owner)
+    def meant(self, call: str) -> Held:
+        """Return the acquisition that a call by this caller means, or raise `LockNotHeld`."""
+        held = self.find()
         if held is None:
             raise self._refusal(call)
         return held
 
-    def left(self, owner: object) -> Held | None:
+    def left(self) -> Held | None:
         """Return the acquisition that an `__exit__` called by hand ends; None: it was released.
 
         (The exit of a `with` statement knows its own, see `with_statement`.)
@@ -139,6 +139,7 @@ class Acquisitions(Generic[Held]):
             LockNotHeld: several such blocks are open, and none is the caller's own.
         """
         blocks = [taken for taken in self.unreleased() if taken[1]._block == "hand"]
+        owner = current_owner()
         for its_owner, held in reversed(blocks):
             if its_owner == owner:
                 return held
