@@ -123,7 +123,7 @@ def test_very_many_queues_are_looked_at_less_often() -> None:
         looked.append(now)
         return []
 
-    table = SimpleNamespace(loads=1, unclaimed=slow)
+    table = SimpleNamespace(loads=1, waiters=slow)
     free = UnclaimedLocks(cast("Any", table), cast("Any", None), SeriesLimit())
     for now in (0.0, 1.0, 2.0, 4.9, 20.0, 21.0):
         free.scan(1000 + now)
