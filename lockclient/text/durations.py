@@ -10,7 +10,7 @@ _EXAMPLES = "like 90, 90s, 5m or 1h30m"
 
 
 def duration(seconds: float) -> str:
-    """Write a duration in its two largest units; less than none is none."""
+    """Write a duration in its two largest units; a negative one as 0 s."""
     whole = max(0, int(seconds))
     days, hours = divmod(whole // 3600, 24)
     minutes = whole // 60 % 60
@@ -24,7 +24,7 @@ def duration(seconds: float) -> str:
 
 
 def period(seconds: float) -> str:
-    """Write a duration that does not count on, as of a setting: `5 min`, `0.5 s`, `1 h 30 min`."""
+    """Write a fixed duration, as of a setting: `5 min`, `0.5 s`, `1 h 30 min`."""
     exact = round(seconds, 3)  # two stamps have a rest after that
     if exact < 60:
         return f"{exact:g} s"

@@ -30,7 +30,7 @@ _INVISIBLE: Final = (
     "\U0001fffe\U0001ffff\U0002fffe\U0002ffff\U0003fffe-\U000dffff\U000e1000-\U0010ffff"
 )
 _BLANK: Final = r"(?<![^ ]) | (?= *\Z)"
-"""A space that nobody sees: at the beginning, after another one, at the end."""
+"""A space at the beginning, after another one, or at the end."""
 ONE_LINE: Final = re.compile(f"([{_INVISIBLE}]|{_BLANK})")
 BLOCK: Final = re.compile(rf"((?![\n\t])[{_INVISIBLE}])")
 _APART: Final = re.compile(f"([^\x20-\x7e]|{_BLANK})")
@@ -45,15 +45,15 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def is_plain(text: str) -> bool:
-    """Tell whether a text is ASCII of which everything is seen."""
+    """Tell whether a text is ASCII without anything invisible."""
     seen = text.isascii() and text.isprintable() and "  " not in text
     return seen and text[:1] != " " and text[-1:] != " "
 
 
 def plain(text: object, *, block: bool = False) -> str:
-    """Return a text in which everything shows, and nothing outside it is moved or steered.
+    """Return a text with escapes for all that is invisible or moves other text.
 
-    The rest is written as escapes; in a `block` line ends, tabs and spaces stay.
+    In a `block`, line ends, tabs and spaces stay.
     """
     text = str(text)
     return text if is_plain(text) else (BLOCK if block else ONE_LINE).sub(_escaped, text)
@@ -74,7 +74,7 @@ _ESCAPE: Final = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U(00(?:0[0-9a-f
 
 
 def meant(text: str) -> str:
-    """Return the text that is shown like this, with escapes; the same one if there is no other."""
+    """Return the text that `plain`, `apart`, `shown_name` or `chat` shows so, else the same text."""
     read = _ESCAPE.sub(lambda found: chr(int(found[1] or found[2] or found[3], 16)), text)
     once = read[: len(read) // 2 - 1]  # as of `shown_name`, which has it twice
     if text == shown_name(once):
@@ -127,18 +127,17 @@ def ascii_json(document: Any, *, indent: int | None = None) -> str:
 
 _ACTS_IN_CHATS: Final = re.compile(
     r"[<>\[\]*`|~]"  # tags, links by another text, styles, what hides or strikes out
-    # Mentions: inside of a word (`unlocker@web-1`) it is one of everybody, or none.
-    r"|(?<![0-9A-Za-z])@|@(?![0-9A-Za-z])|@(?=(?i:everyone|here|channel|all|room)\b)"
-    r"|_(?![0-9A-Za-z])|(?<![0-9A-Za-z])_"  # inside of a word it is no style anywhere
-    r"|:(?=//[^\s/?#]*@)"  # `https://good@evil/` leads to evil: it is no link at all
-    r"|&(?=[#\w])|\\(?=[!-/:-@\[-`{-~])"  # entities, and what takes a sign's meaning from it
+    # Inside a word `_` is no style, and `@` (`unlocker@web-1`) a mention of everybody or of nobody.
+    r"|(?<![0-9A-Za-z])[@_]|[@_](?![0-9A-Za-z])|@(?=(?i:everyone|here|channel|all|room)\b)"
+    r"|:(?=//[^\s/?#]*@)"  # the link `https://good@evil/` leads to evil
+    r"|&(?=[#\w])|\\(?=[!-/:-@\[-`{-~])"  # entities, and backslashes that escape
 )
 
 
 def chat(text: str) -> str:
-    """Return a text for chats and mail in which none finds a mention, markup or a disguised link.
+    """Return a text without mentions, markup and disguised links for any chat or mail program.
 
-    A webhook may pass it on to any chat: what one of them acts on is written as an escape, `\\x40`.
+    A webhook may pass it on to any of them. What one of them acts on is escaped: `\\x40`.
     """
     return _ACTS_IN_CHATS.sub(lambda found: f"\\x{ord(found[0]):02x}", plain(text, block=True))
 
@@ -164,9 +163,8 @@ _ENDS_CELL: Final = re.compile("[;|\t\n]")
 
 
 def _defused(found: re.Match[str]) -> str:
-    # A cell begins where the text does, or after what some spreadsheet takes for the end of the
-    # cell before: many split at `;`, and a line end then ends the row, quotes or not. Blanks and
-    # quotes in front of a formula are taken away by some.
+    # Some spreadsheets split cells at `;`, too, and rows at line ends inside quotes, and strip
+    # blanks and quotes in front of a formula.
     begins = found.start() == 0 or _ENDS_CELL.search(found[0])
     return f"{found[0]}'" if begins else found[0]
 
