@@ -74,7 +74,7 @@ _ESCAPE: Final = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U(00(?:0[0-9a-f
 
 
 def meant(text: str) -> str:
-    """Return the text that `plain`, `apart`, `shown_name` or `chat` shows so, else the same text."""
+    """Return the text that `plain`, `apart`, `shown_name` or `chat` shows so, else `text`."""
     read = _ESCAPE.sub(lambda found: chr(int(found[1] or found[2] or found[3], 16)), text)
     once = read[: len(read) // 2 - 1]  # as of `shown_name`, which has it twice
     if text == shown_name(once):
