@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
@@ -16,6 +17,7 @@ from lockclient.model.removal import Removal
 from lockclient.stores.outcomes import Outcome, Queued, Refused, Taken
 from lockclient.stores.protocol import WatchEvent, WatchTarget
 from lockclient.stores.requests import (
+    GetPosition,
     Push,
     Read,
     Remove,
@@ -167,6 +169,35 @@ def test_what_happened_before_the_watch_began_is_not_missed(ahead: int) -> None:
     thread.join(20)
     assert waiter.locked(), "not by the look once a minute"
     assert set(store.begun) == {0}
+    waiter.release()
+    assert not store.watching()
+
+
+class HintingStore(MemoryStore):
+    """A store without a queue, whose watch begins anew after a gap."""
+
+    can = replace(MemoryStore.can, queue=False, hints=True)
+    begun = 0
+
+    def watch(
+        self, target: WatchTarget, revision: int, notify: Callable[[WatchEvent], None]
+    ) -> Any:
+        self.begun += 1
+        watch = super().watch(target, revision, notify)
+        notify(WatchEvent(0, started=True, gap=True))
+        return watch
+
+
+def test_a_watch_that_began_anew_is_kept() -> None:
+    """Where a store knows its waiters by their watches, the waiter keeps its place."""
+    store = taken(HintingStore())
+    waiter = ClusterMutex("x", store=store)
+    thread = threading.Thread(target=waiter.acquire, daemon=True)
+    thread.start()
+    wait_until(lambda: [*map(type, store.asked)].count(GetPosition) > 1, what="two polls")
+    assert store.begun == 1
+    store.ask(Unlock("x", "other"), Deadline.after(1))
+    thread.join(20)
     waiter.release()
     assert not store.watching()
 
