@@ -99,7 +99,7 @@ _BY_TEXT: Final = (
         "|alert_(bad_certificate|unknown_ca|certificate_|handshake_failure)",
         Reason.CLIENT_REFUSED,
     ),
-    ("failed to create security handshaker", Reason.FILES),
+    ("failed to create security handshaker|tls ca certificate bundle", Reason.FILES),
     (
         "handshake read failed.*(closed|reset)|wrong_version_number|record_layer_failure",
         Reason.NOT_TLS,
@@ -120,6 +120,18 @@ class Cause(NamedTuple):
     @classmethod
     def of(cls, reason: Reason) -> Cause:
         return cls(reason, reason.value)
+
+    @classmethod
+    def of_error(cls, error: BaseException) -> Cause:
+        """Return what is known of any exception."""
+        reason, innermost = reason_of(error), [*chain(error)][-1]
+        if isinstance(innermost, StopIteration):
+            return cls(None, "the stream ended without an answer")
+        if reason is None:
+            return cls(None, str(innermost) or repr(innermost))
+        return cls(
+            reason, f"{reason.value}: {innermost}" if reason is Reason.FILES else reason.value
+        )
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
@@ -152,6 +164,8 @@ def _reason_by_type(error: BaseException) -> Reason | None:
         return _BY_ERRNO[error.errno]
     if isinstance(error, ConnectionResetError | ConnectionAbortedError | BrokenPipeError):
         return Reason.CLOSED
+    if isinstance(error, OSError) and error.filename:
+        return Reason.FILES
     return Reason.NO_ANSWER if isinstance(error, TimeoutError) else None
 
 

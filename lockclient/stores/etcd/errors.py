@@ -200,8 +200,7 @@ def cause_of(error: Exception, location: EtcdLocation | None = None) -> Cause:
     With `location` certificate files that can't be used are looked at.
     """
     if not isinstance(error, grpc.RpcError):
-        reason = reason_of(error)
-        return Cause.of(reason) if reason else Cause(None, str(error) or type(error).__name__)
+        return Cause.of_error(error)
     details = error.details() or ""
     reason = reason_in(details)
     if reason is Reason.FILES and location is not None and location.cert:

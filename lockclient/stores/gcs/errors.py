@@ -12,7 +12,7 @@ from urllib3.exceptions import ConnectTimeoutError, NewConnectionError, ReadTime
 
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.fields import json_object
-from lockclient.stores.common.network_errors import ADVICE, Cause, Reason, chain, reason_of
+from lockclient.stores.common.network_errors import ADVICE, Cause, Reason, chain
 from lockclient.stores.gcs.wire.http_session import HttpAnswer
 
 Unanswered = (
@@ -71,10 +71,7 @@ def cause_of(error: Exception | int, answer: HttpAnswer | None = None) -> Cause:
         return Cause.of(Reason.NO_ANSWER)
     if isinstance(error, requests.ConnectTimeout):
         return Cause.of(Reason.NO_CONNECTION)
-    if (reason := reason_of(error)) is not None:
-        return Cause.of(reason)
-    *_, innermost = chain(error)
-    return Cause(None, str(innermost) or type(innermost).__name__)
+    return Cause.of_error(error)
 
 
 def _error(answer: HttpAnswer) -> dict[str, Any]:
@@ -133,6 +130,7 @@ _ADVICE_BY_STATUS: Final = {
 
 _NETWORK_ADVICE: Final = {
     **ADVICE,
+    Reason.FILES: "REQUESTS_CA_BUNDLE must be a PEM file that can be read.",
     Reason.UNTRUSTED: "REQUESTS_CA_BUNDLE must name the authority of what answers for Google: a "
     "proxy, or an endpoint of your own.",
 }

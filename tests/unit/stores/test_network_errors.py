@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lockclient.stores.common.network_errors import Reason, reason_in, reason_of
+from lockclient.stores.common.network_errors import Cause, Reason, reason_in, reason_of
 from tests.support.certificates import Authority, Pair
 
 
@@ -33,6 +33,7 @@ def of_number(number: int) -> OSError:
         (TimeoutError("timed out"), Reason.NO_ANSWER),
         (RuntimeError("can't start new thread"), Reason.NO_THREADS),
         (ValueError("a job named handshake"), Reason.HANDSHAKE),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "ca.pem"), Reason.FILES),
         (ValueError("no JSON"), None),
     ],
 )
@@ -44,6 +45,15 @@ def test_a_wrapped_error_is_told_by_the_innermost(error: Exception, reason: Reas
     assert reason_of(wrapper) is reason
     if isinstance(error, OSError) and error.errno in (errno.ECONNREFUSED, errno.EMFILE):
         assert reason_in(f"connect: {error.strerror} (1)") is reason
+
+
+def test_each_error_has_words() -> None:
+    """A file is named; what says nothing is told by its kind."""
+    missing = FileNotFoundError(errno.ENOENT, "No such file or directory", "ca.pem")
+    assert "can't be used: " in Cause.of_error(missing).text
+    assert "'ca.pem'" in Cause.of_error(missing).text
+    assert "without an answer" in Cause.of_error(StopIteration()).text
+    assert Cause.of_error(KeyError()).text == "KeyError()"
 
 
 def test_tls_errors_are_told_by_openssl_s_number(tmp_path: Path) -> None:
