@@ -13,19 +13,14 @@ from lockclient.model.clocks import Deadline
 from lockclient.stores.diagnosis_protocol import ERROR, FINE, WARNING, Finding
 from lockclient.stores.gcs.keys import ObjectNames
 from lockclient.stores.gcs.listing import MAX_OBJECTS, ObjectListing
-from lockclient.stores.gcs.wire.http_client import (
-    FIRST_TRY_TIMEOUT_S,
-    HttpClient,
-    HttpRequest,
-)
+from lockclient.stores.gcs.wire.http_client import FIRST_TRY_TIMEOUT_S, HttpClient, HttpRequest
 from lockclient.stores.gcs.wire.http_session import HttpAnswer
 from lockclient.stores.requests import Read
 
 _REQUEST_TIMEOUT_S: Final = 5.0
-"""Seconds for an answer."""
 _LATENCY_READS: Final = 50
 _MEASUREMENT_TIMEOUT_S: Final = 10.0
-"""Seconds for all of them together: so many as were done are enough."""
+"""Seconds for all reads together: as many as were done are enough."""
 _PROBE_LOCK: Final = "clustermutex-doctor"
 _SLOW_P99_S: Final = 1.0
 """Seconds that one request in a hundred may take, before it is a warning."""
@@ -45,11 +40,6 @@ def examine(
     client: HttpClient, read: Callable[[Read, Deadline], object], listing: ObjectListing
 ) -> Iterator[Finding]:
     """Yield what is found, the basic things first.
-
-    Args:
-        client: of the bucket.
-        read: reads a lock.
-        listing: reads all of them.
 
     Raises:
         StoreUnavailable, StoreError: the bucket does not answer, or not to us.

@@ -62,10 +62,9 @@ def _google_s_resource() -> Iterator[None]:
 
 
 class Version(NamedTuple):
-    """Which state of which acquisition: no other one ever has both numbers.
+    """The state of an object: no other state, of any acquisition, has both numbers.
 
-    As a revision it is one number. Those of one acquisition grow with each write; of two
-    acquisitions neither is the higher one for being the later.
+    Revisions of one acquisition grow with each write. Those of two can't be compared.
     """
 
     generation: int
@@ -83,7 +82,6 @@ class Version(NamedTuple):
 
     @classmethod
     def from_revision(cls, revision: int) -> Version:
-        """Return the version of a revision."""
         return cls(revision >> _METAGENERATION_BITS, revision & (1 << _METAGENERATION_BITS) - 1)
 
     @classmethod
@@ -107,10 +105,10 @@ class ObjectNames(SegmentNames):
         """What all names begin with of what changes: one listing has it all."""
 
     def record(self, name: str, uuid: str) -> str:
-        """Return the name of the record of a removal.
+        """Return the name of a removal's record.
 
-        Where it would be too long, which it is only with a long name and a long uuid, its last
-        part is the uuid's digest. No uuid has that for its own: a colon in one is encoded.
+        With a long name and a long uuid it would be too long: its last part is the uuid's digest
+        then. No uuid looks like that: a colon in one is encoded.
         """
         path = super().record(name, uuid)
         if len(path) <= _MAX_NAME_BYTES:
@@ -118,12 +116,20 @@ class ObjectNames(SegmentNames):
         return super().record(name, "") + _DIGEST + sha256(uuid.encode()).hexdigest()
 
     def record_content(self, removal: Removal) -> tuple[dict[str, str], bytes]:
-        """Return the metadata and the body of a record: see `record_content`."""
-        metadata, body = record_content(removal)
+        """Return the metadata and the body of a record: lists read the metadata, in short."""
+        slim, _ = removal.split_backtrace()  # says that there is one, or has a very short one
+        metadata = {"record": ""}
+        for chars in (_MAX_LISTED_CHARS, _SHORTENED_CHARS // 2):
+            holder = replace(slim.holder, **_shortened(slim.holder, _RECORD_FIELDS, chars))
+            by, why = slim.removed_by[:chars], slim.why[:chars]
+            text = replace(slim, holder=holder, removed_by=by, why=why).value()
+            if len(text.encode(errors="replace")) <= _MAX_METADATA_BYTES:
+                metadata["record"] = text
+                break
         uuid = removal.holder.uuid or ""
         if _DIGEST in self.record(removal.holder.name, uuid):
             metadata["of"] = uuid
-        return metadata, body
+        return metadata, removal.value().encode(errors="replace")
 
     def removed_uuid(self, path: str, name: str, metadata: Mapping[str, str]) -> str | None:
         """Return whose removal a record is of by its name; None: nobody's."""
@@ -165,7 +171,6 @@ class ObjectState:
 
     @property
     def uuid(self) -> str | None:
-        """Who has the lock; None: nobody."""
         return self.metadata.get("uuid")
 
     @property
@@ -184,17 +189,16 @@ class ObjectState:
 
     @property
     def decision(self) -> str | None:
-        """That the lock is being removed, by whom and why, if somebody has decided so."""
+        """JSON of who removes the lock, and why, once that is decided."""
         return self.metadata.get("removing")
 
     @property
     def tombstone_uuid(self) -> str | None:
-        """Of a tombstone, whose it is."""
         return self.metadata.get("gone")
 
     @property
     def tombstone_expires_at(self) -> float:
-        """Until when, by the bucket's clock, a create may arrive for which something must stand."""
+        """Time of the bucket's clock until which a late create must find something here."""
         text = self.metadata.get("late_until")
         if text is not None:
             with suppress(ValueError):
@@ -225,9 +229,8 @@ def lock_content(holder: Holder) -> tuple[dict[str, str], bytes]:
     short = replace(holder, backtrace=None)
     metadata = short.subkeys()
     if sum(len(key) + len(text.encode()) for key, text in metadata.items()) > _MAX_METADATA_BYTES:
-        metadata = replace(
-            short, **_shortened(short, _SHORTENED_FIELDS, _SHORTENED_CHARS)
-        ).subkeys()
+        texts = _shortened(short, _SHORTENED_FIELDS, _SHORTENED_CHARS)
+        metadata = replace(short, **texts).subkeys()
     return metadata, body
 
 
@@ -256,24 +259,6 @@ def decided_removal(holder: Holder, text: str) -> Removal:
     facts = json_facts(text.encode(errors="replace"), _DECISION_FACTS)
     texts = {key: facts[key] or "" for key in _MAX_DECISION_CHARS}
     return Removal(holder, facts["removed_at"], **texts).without_token()
-
-
-def record_content(removal: Removal) -> tuple[dict[str, str], bytes]:
-    """Return the metadata and the body of a record: for lists it is in the metadata, in short."""
-    slim, _ = removal.split_backtrace()  # says that there is one, or has a very short one
-    for chars in (_MAX_LISTED_CHARS, _SHORTENED_CHARS // 2):
-        texts = _shortened(slim.holder, _RECORD_FIELDS, chars)
-        short = replace(
-            slim,
-            holder=replace(slim.holder, **texts),
-            removed_by=slim.removed_by[:chars],
-            why=slim.why[:chars],
-        )
-        if len((record := short.value()).encode(errors="replace")) <= _MAX_METADATA_BYTES:
-            break
-    else:
-        record = ""
-    return {"record": record}, removal.value().encode(errors="replace")
 
 
 def _shortened(holder: Holder, fields: Sequence[str], chars: int) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class ObjectListing:
         self._complete = complete
         self._tombstone_expiries: dict[str, int] = {}
         self._decided: dict[str, tuple[int, int]] = {}
-        self._told_of = 0
+        self._record_version = 0
         self._announced_at: dict[str, float] = {}
         self._stale = False
 
@@ -80,7 +80,7 @@ class ObjectListing:
         return self._client.now()
 
     def record_version(self) -> int:
-        return self._told_of
+        return self._record_version
 
     # ------------------------------------------------------------ reading all
 
@@ -121,7 +121,7 @@ class ObjectListing:
             yield found
         self._check_freshness({*missing} & {*self._announced_at})
         if any(expiries[name] != self._tombstone_expiries.get(name) for name in expiries):
-            self._told_of += 1
+            self._record_version += 1
         # By one step each, and only when all was read: two may do this at a time.
         self._tombstone_expiries, self._decided = expiries, decided
 
@@ -199,7 +199,7 @@ class ObjectListing:
                 log.warning("%s", error)
             raise error
         if was:
-            log.warning("The listings of the bucket %s are of now again.", bucket)
+            log.warning("Listings of the bucket %s are up to date again.", bucket)
 
     def _pages(
         self, prefix: str, deadline: Deadline, fields: str = f"name,{FIELDS}", *, whole: bool = True
