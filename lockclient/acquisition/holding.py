@@ -232,22 +232,20 @@ class Holding:
         if not event.gap:
             self.acquisition.observed(event)
         if first.pop("gap", False) if event.gap else self.acquisition.loss is not None:
-            self.store.background.pushes.submit(self.look)
+            self.store.background.pushes.repeat(self.look)
 
-    def look(self) -> None:
+    def look(self) -> float | None:
         """Read the lock: after missed events, or to learn who removed it."""
         name, uuid = self.acquisition.name, self.acquisition.uuid
         if self._task.cancelled:
-            return
+            return None
         try:
             seen = self.store.ask(Read(name, uuid), Deadline.after(PUSH_TRY))
         except StoreClosed:
-            return
+            return None
         except ClusterMutexError:
             if self.acquisition.loss is None:
-                pushes = self.store.background.pushes
-                scheduler.shared.after(RETRY_S, lambda: pushes.submit(self.look))
-                return
+                return RETRY_S
         else:
             if isinstance(seen, ReadResult):
                 self.acquisition.saw(seen)
@@ -255,6 +253,7 @@ class Holding:
                     self._unwatch()
                     self._watch_from(seen.revision + 1)
         self._tell()
+        return None
 
     def _tell(self) -> None:
         """Have the scheduler report a loss: log it, call `on_lost`, end the watch, all once.
