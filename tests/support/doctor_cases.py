@@ -77,8 +77,11 @@ def _member_away(bench: Bench) -> Iterator[Settings]:
 def _grpc_proxy(bench: Bench) -> Iterator[Settings]:
     yield bench.settings
     port = free_port()
-    endpoint, members = f"127.0.0.1:{port}", f"--endpoints={bench.etcd.endpoint}"
-    command = [bench.etcd.binary, "grpc-proxy", "start", members, f"--listen-addr={endpoint}"]
+    endpoint = f"127.0.0.1:{port}"
+    command = [
+        *(bench.etcd.binary, "grpc-proxy", "start", f"--endpoints={bench.etcd.endpoint}"),
+        *(f"--listen-addr={endpoint}", f"--advertise-client-url={endpoint}"),
+    ]
     with (bench.folder / "proxy.log").open("wb") as log:
         proxy = subprocess.Popen(command, stdout=log, stderr=log)
     bench.exits.callback(proxy.wait)
