@@ -32,16 +32,15 @@ from unlocker.health import REQUEST_TIMEOUT_S, Health
 from unlocker.metrics import gauges
 from unlocker.metrics.counters import Metrics
 from unlocker.metrics.counting_store import CountingStore
-from unlocker.metrics.held_too_long import HeldTooLong
 from unlocker.metrics.recent_removals import RecentRemovals
-from unlocker.metrics.series_limit import FREE, MAX_LISTED, PAST_ALERT, TOO_LONG, UNLOCKED
+from unlocker.metrics.series import MAX_LISTED
 from unlocker.notifications.notifier import Notifier
 from unlocker.observer import Observer
 from unlocker.rate_limit import RateLimit
 from unlocker.record_cleanup import MAX_RECORDS, RecordCleanup
 from unlocker.remover import Remover
 from unlocker.scheduler import Jobs
-from unlocker.unclaimed import HEADS_INTERVAL_S, UnclaimedLocks
+from unlocker.unclaimed import UnclaimedLocks
 
 log = logging.getLogger(__name__)
 
@@ -104,8 +103,7 @@ class Unlocker:
         self._rate_limit = RateLimit(max_removals)
         self._notifier = notifier or Notifier()
         self._notifications_off = notifications_off
-        self._recent_removals = RecentRemovals(metrics.series_limits[UNLOCKED])
-        self._held_too_long = HeldTooLong(metrics.series_limits[TOO_LONG])
+        self._recent_removals = RecentRemovals()
         self._table = table = Table(
             store,
             removals=_MAX_REMOVALS,
@@ -115,7 +113,7 @@ class Unlocker:
         )
         self._observer = Observer(table, self._rate_limit, metrics, self._notifier)
         self._freshness = Freshness(table, store)
-        self._unclaimed = UnclaimedLocks(table, uncounted, metrics.series_limits[FREE])
+        self._unclaimed = UnclaimedLocks(table)
         self._remover = Remover(
             store, self._deadlines, self._rate_limit, self.identity, metrics, self._ending
         )
@@ -160,7 +158,6 @@ class Unlocker:
         every(self._sweep_interval, self._sweep, "look for locks that are due")
         every(RESYNC_INTERVAL_S, self._table.resync, "order to read everything", at_once=False)
         every(record_cleanup.STEP_INTERVAL_S, self._cleanup.run, "look for records that are over")
-        every(HEADS_INTERVAL_S, self._refresh_heads, "question after heads of lines", vital=False)
         self._jobs.start()
         self._notifier.start(
             *(self.identity, self._store, self._table, self.is_ready, self._rate_limit.engaged),
@@ -200,14 +197,14 @@ class Unlocker:
             yield from self._gauges_of_locks()
 
     def _gauges_of_locks(self) -> Iterator[Metric]:
-        limits, failing = self.metrics.series_limits, self._remover.failing()
+        failing = self._remover.failing()
         past_alert = self._deadlines.past_alert(MAX_LISTED, failing)
         thin = len(self._store.thin_locks())
         yield from gauges.lock_gauges(self._deadlines, self._table, thin)
-        yield from gauges.past_alert_gauges(past_alert, failing, limits[PAST_ALERT])
+        yield from gauges.past_alert_gauges(past_alert, failing)
         yield from self._recent_removals.gauges(self._table.removals()[:MAX_LISTED])
         yield from self._unclaimed.gauges()
-        yield from self._held_too_long.gauges()
+        yield from gauges.held_too_long_gauges(self._table)
         yield from self.metrics.skews.gauges()
         yield gauge_by_label(
             "clustermutex_unlocker_notifications_failing",
@@ -222,7 +219,6 @@ class Unlocker:
         """Take in what the table brought; called in the table's thread."""
         self._deadlines.update(changes)
         self._unclaimed.update(changes)
-        self._held_too_long.update(changes)
         self._observer.on_change(changes)
 
     def _on_removal(self, removals: list[Removal], found: bool) -> None:
@@ -272,11 +268,6 @@ class Unlocker:
         if now > self._polled_at + self._store.poll / 4 and self._deadlines.comes_due(now):
             self._store.renew_watch()
         return self._polled_at
-
-    def _refresh_heads(self) -> None:
-        if self._health.is_current():
-            with suppress(ClusterMutexError):  # it is asked again, and its own tasks log why
-                self._unclaimed.refresh_heads()
 
     def _send_heartbeat(self) -> None:
         # With the time, so that `clustermutex doctor` can tell how this host's clock goes.

@@ -138,13 +138,12 @@ def test_no_alert_on_a_lock_is_said_to_be_over_while_no_unlocker_sees(
 def test_a_free_lock_that_nobody_in_its_line_takes_rings(
     stack: Stack, etcdctl: Etcdctl, figure: Figure
 ) -> None:
-    """With who is next; the runbook's way out ends it."""
+    """The runbook's way out ends it."""
     line, receiver = f"{stack.settings.root}/queue/deploy%2Fprod", stack.receiver
     began = time.monotonic()
     etcdctl("put", f"{line}/one", '{"hostname": "web-1", "pid": 4711, "reason": "totals"}')
     etcdctl("put", f"{line}/two", "{}")
-    alert = receiver.told("firing", "LockFreeWithWaiters", name="deploy/prod")
-    assert alert["annotations"]["head"] == 'web-1, pid 4711, for "totals"'
+    receiver.told("firing", "LockFreeWithWaiters", name="deploy/prod")
     figure(f"LockFreeWithWaiters arrived {time.monotonic() - began:.1f} s after the ticket")
 
     words = ("--prefix", f"{line}/", "--sort-by=CREATE", "--order=ASCEND", "--keys-only")

@@ -11,24 +11,16 @@ from prometheus_client.core import Metric
 from lockclient.model.clocks import monotonic
 from lockclient.service.metrics import gauge_by_label
 from lockclient.text.escaping import label
-from unlocker.metrics.series_limit import MAX_LISTED, SeriesLimit
-
-OTHERS = "another host"
-"""Stands for hosts that are left out."""
+from unlocker.metrics.series import MAX_LISTED
 
 _MAX_SILENCE_S = 3600.0
 """Seconds since its last push after which a host's skew is not shown any more."""
 
 
 class ClockSkews:
-    """How far each client host's clock is behind ours, for the hosts that pushed last.
+    """How far each client host's clock is behind ours, for the hosts that pushed last."""
 
-    Args:
-        labels: says which hosts may have series.
-    """
-
-    def __init__(self, labels: SeriesLimit) -> None:
-        self._labels = labels
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_host: OrderedDict[str, tuple[float, float]] = OrderedDict()  # skew, and when
 
@@ -42,16 +34,10 @@ class ClockSkews:
                 self._by_host.popitem(last=False)
 
     def all(self) -> dict[str, float]:
-        """Return host to seconds, without hosts that were silent for long: their alerts end.
-
-        Of those that are too many new ones the worst is told, as `OTHERS`.
-        """
+        """Return host to seconds, without hosts that were silent for long: their alerts end."""
         since = monotonic() - _MAX_SILENCE_S
         with self._lock:
-            found = {host: skew for host, (skew, at) in self._by_host.items() if at > since}
-        left_out = [host for host in found if not self._labels.admit((host,))]
-        skews = [found.pop(host) for host in left_out]
-        return found | ({OTHERS: max(skews, key=abs)} if skews else {})
+            return {host: skew for host, (skew, at) in self._by_host.items() if at > since}
 
     def gauges(self) -> Iterator[Metric]:
         """Yield the gauge of these hosts."""

@@ -19,7 +19,6 @@ from prometheus_client.core import Metric
 from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK
 from lockclient.service.metrics import ComputedCollector, counter_by_label
 from unlocker.metrics.clock_skew import ClockSkews
-from unlocker.metrics.series_limit import KINDS, NEW_AN_HOUR, SKEWS, SeriesLimit
 
 REMOVED, CHANGED, GONE, FAILED = "removed", "changed", "gone", "failed"
 """How an attempt to auto-unlock ends: done; the holder, or someone, wrote to the lock first; it
@@ -43,13 +42,7 @@ class Metrics:
         program = Info("clustermutex_unlocker", "This unlocker.", registry=registry)
         program.info({"version": version})
         counter = partial(counter_by_label, registry)
-        left_out = counter(
-            "clustermutex_unlocker_label_sets_left_out",
-            f"Sets of labels that a scrape left out: more than {NEW_AN_HOUR} new ones in an hour.",
-            *("of", KINDS),
-        )
-        self.series_limits = {kind: SeriesLimit(left_out.labels(kind).inc) for kind in KINDS}
-        self.skews = ClockSkews(self.series_limits[SKEWS])
+        self.skews = ClockSkews()
         self.alerts = Counter(
             "clustermutex_alerts", "Locks seen to go past their alert.", registry=registry
         )

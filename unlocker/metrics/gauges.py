@@ -14,18 +14,11 @@ from collections.abc import Collection, Iterator
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 
 from lockclient.model.clocks import Now
-from lockclient.model.holder import OVERDUE
 from lockclient.model.silence import NEVER, ClockCheck
 from lockclient.overview.table import Table
 from lockclient.service.metrics import gauge_by_label
 from unlocker.deadlines import CARRIED_OVER_AFTER_S, Deadlines, PastAlert
-from unlocker.metrics.series_limit import (
-    HOLDER_LABELS,
-    MAX_LISTED,
-    NEW_AN_HOUR,
-    SeriesLimit,
-    holder_labels,
-)
+from unlocker.metrics.series import HOLDER_LABELS, MAX_LISTED, series, unique
 from unlocker.rate_limit import RateLimitState
 
 
@@ -105,41 +98,55 @@ def clock_gauges(check: ClockCheck | None) -> Iterator[Metric]:
     yield offset
 
 
-def past_alert_gauges(
-    past_alert: PastAlert, failing: Collection[str], limit: SeriesLimit
-) -> Iterator[Metric]:
+def past_alert_gauges(past_alert: PastAlert, failing: Collection[str]) -> Iterator[Metric]:
     """Yield the series of locks past their alert, and how many have none.
 
     Args:
-        failing: names of locks whose removal was tried in vain and is retried.
+        failing: names of locks whose removal failed and is retried.
     """
     alert, unlock, info, refused = families = _families()
-    now, names = Now.read(), set[str]()
-    unlisted = Counter(past_alert.unlisted)
-    for item in past_alert.listed:
+    now = Now.read()
+    unlisted = Counter(past_alert.unlisted) + Counter(lock.state for lock in past_alert.listed)
+    for labels, item in unique((item.row.holder, item) for item in past_alert.listed):
         holder, due = item.row.holder, item.verdict.due
-        name, *who = labels = holder_labels(holder)
-        # Two samples of one name, which two locks may look like, would end a whole scrape.
-        if name in names or not limit.admit(labels, urgent=item.state == OVERDUE):
-            unlisted[item.state] += 1
-            continue
-        names.add(name)
+        unlisted[item.state] -= 1
         if holder.name in failing:
-            refused.add_metric([name], 1)
-        info.add_metric([name, *who], {})
+            refused.add_metric(labels[:1], 1)
+        info.add_metric(labels, {})
         if holder.alert_at is not None:
-            alert.add_metric([name], holder.alert_at)
+            alert.add_metric(labels[:1], holder.alert_at)
         if holder.auto_unlock_at is not None and due != NEVER:
             counted = round(now.wall + due - now.monotonic)  # whole, so that it stays the same
             at = counted if item.row.found else holder.auto_unlock_at
-            unlock.add_metric([name], at)
+            unlock.add_metric(labels[:1], at)
     yield from families
     yield gauge_by_label(
         "clustermutex_locks_unlisted",
-        f"Locks past their alert that have no series of their own: beyond {MAX_LISTED}, or beyond "
-        f"{NEW_AN_HOUR} new ones in an hour.",
+        f"Locks past their alert that have no series of their own: beyond {MAX_LISTED}.",
         "state",
-        unlisted,
+        {state: unlisted[state] for state in past_alert.unlisted},
+    )
+
+
+def held_too_long_gauges(table: Table) -> Iterator[Metric]:
+    """Yield the locks that are held for longer than their own `max_hold`, by the holder's clock.
+
+    A holder that sends heartbeats from the background, or in an endless loop, is past no alert.
+    """
+    now = time.time()
+    holders = [row.holder for row in table.rows().values() if row.held]
+    late = [(holder, at) for holder in holders if (at := holder.too_long_at) and at < now]
+    late.sort(key=lambda found: found[1])
+    yield GaugeMetricFamily(
+        "clustermutex_locks_held_too_long",
+        "Locks that are held for longer than their max_hold.",
+        len(late),
+    )
+    yield from series(
+        "held_too_long",
+        "When the max_hold of such a lock was over, the ones that were first.",
+        late,
+        "Who holds such a lock.",
     )
 
 

@@ -16,7 +16,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from lockclient.model.clocks import monotonic
 from lockclient.model.removal import AUTO_UNLOCK, Removal
-from unlocker.metrics.series_limit import HOLDER_LABELS, MAX_LISTED, SeriesLimit, holder_labels
+from unlocker.metrics.series import HOLDER_LABELS, MAX_LISTED, holder_labels
 
 SHOWN_S: Final = 600.0
 """Seconds that a removal is shown: longer than an alert looks back, so that none slips through."""
@@ -33,13 +33,9 @@ class RecentRemovals:
 
     Who lost one stands in the removal's record, of which the newest are shown by name. All others
     are counted: by when they were heard of, whatever the remover's clock says.
-
-    Args:
-        limit: says which may be shown.
     """
 
-    def __init__(self, limit: SeriesLimit) -> None:
-        self._limit = limit
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._heard_at: OrderedDict[_Key, float] = OrderedDict()
 
@@ -74,15 +70,13 @@ class RecentRemovals:
                 found.setdefault(holder_labels(removal.holder), []).append(removal)
         shown: set[_Key] = set()
         for labels, removals in found.items():
-            if self._limit.admit(labels):
-                family.add_metric(labels, removals[0].removed_at or 0.0)
-                shown.update(map(_key, removals))
+            family.add_metric(labels, removals[0].removed_at or 0.0)
+            shown.update(map(_key, removals))
         yield family
         yield GaugeMetricFamily(
             "clustermutex_locks_auto_unlocked_unlisted",
             f"Locks auto-unlocked in the last {COUNTED_S:.0f} s that have no series of their own: "
-            f"beyond the newest {MAX_LISTED}, and beyond so many new ones in an hour. At most "
-            f"{MAX_COUNTED} are counted.",
+            f"beyond the newest {MAX_LISTED}. At most {MAX_COUNTED} are counted.",
             self._count_without(shown),
         )
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any, cast
 
 from lockclient.model.holder import Holder
 from lockclient.overview.rows import Row, Transition
 from tests.support.fake_clock import FakeClock
 from unlocker.deadlines import Deadlines
-from unlocker.metrics.series_limit import SeriesLimit
 from unlocker.notifications.events import AUTO_UNLOCKED, Event
 from unlocker.notifications.note import MAX_OVER
 from unlocker.notifications.notifier import BlindnessDetector, Notifier
 from unlocker.notifications.recipients import Recipient
 from unlocker.rate_limit import WINDOW_S, RateLimit
-from unlocker.unclaimed import UnclaimedLocks
 
 WALL = 1_800_000_000.0
 
@@ -110,27 +105,6 @@ def test_a_lock_that_a_restore_put_back_to_an_earlier_push_repeats_no_alert() ->
     assert names(deadlines, 40) == (["a"], [])
     deadlines.update([pushed("a", found=True, revision=5)])
     assert names(deadlines, 61) == ([], ["a"])
-
-
-def test_very_many_queues_are_looked_at_less_often() -> None:
-    """They must not keep the unlocker from its work: 0.1 s of the processor's time in 5 s."""
-    looked: list[float] = []
-
-    def slow() -> list[str]:
-        until = time.thread_time() + 0.1
-        while time.thread_time() < until:
-            pass
-        looked.append(now)
-        return []
-
-    table = SimpleNamespace(loads=1, waiters=slow)
-    free = UnclaimedLocks(cast("Any", table), cast("Any", None), SeriesLimit())
-    for now in (0.0, 1.0, 2.0, 4.9, 20.0, 21.0):
-        free.scan(1000 + now)
-    assert looked == [0.0, 20.0]
-    free.clear()
-    free.scan(1022)
-    assert len(looked) == 3
 
 
 def test_events_that_are_not_noted_yet_are_bounded_and_hold_the_heartbeat_back() -> None:

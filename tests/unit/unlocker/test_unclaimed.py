@@ -11,9 +11,8 @@ from tests.simulation.site import Site, UnlockerProcess
 
 COUNT = "clustermutex_locks_free_with_waiters"
 SINCE = "clustermutex_lock_free_with_waiters_timestamp_seconds"
-HEAD = "clustermutex_lock_head_info"
 LONG_S = 25.0
-"""Seconds after which a lock that stayed free is shown, with the head of its queue."""
+"""Seconds after which a lock that stayed free is shown."""
 
 
 def shown(service: UnlockerProcess) -> dict[str, float]:
@@ -22,13 +21,6 @@ def shown(service: UnlockerProcess) -> dict[str, float]:
     since = {sample.labels["name"]: sample.value for sample in families[SINCE].samples}
     assert families[COUNT].samples[0].value == len(since)
     return since
-
-
-def heads(service: UnlockerProcess) -> dict[str, dict[str, str]]:
-    """Return what is said of the head of each queue that is shown."""
-    samples = [s for family in parse(service.get("/metrics")[1]) for s in family.samples]
-    found = [dict(sample.labels) for sample in samples if sample.name == HEAD]
-    return {labels.pop("name"): labels for labels in found}
 
 
 def queue(site: Site, name: str, uuid: str = "x", host: str = "web-1", **more: object) -> None:
@@ -51,7 +43,6 @@ def test_a_lock_that_stays_free_with_a_queue_is_shown_until_somebody_takes_it(si
     assert shown(service) == {}
     site.run(LONG_S - 13)
     assert put <= shown(service)["a"] < put + 2
-    assert heads(service)["a"] == {"hostname": "web-1", "pid": "4711", "reason": "totals"}
     hold(site, "a")
     site.run(600)
     assert shown(service) == {}
@@ -89,21 +80,6 @@ def test_a_next_head_that_does_not_claim_either_does_not_begin_anew(site: Site) 
     leave(site, "a", "first")
     site.run(LONG_S)
     assert shown(service)["a"] < put + 2
-    assert heads(service)["a"]["hostname"] == "web-2"
-
-
-def test_the_head_is_the_waiter_that_has_stood_in_the_queue_for_longest(site: Site) -> None:
-    """Not the one that wrote last, and not by the alphabet; one that came again is the last."""
-    service = site.unlocker()
-    for uuid in ("z", "m", "a"):
-        queue(site, "a", uuid, uuid)
-    queue(site, "a", "m", "m again")
-    site.run(LONG_S)
-    assert heads(service)["a"]["hostname"] == "z"
-    leave(site, "a", "z")
-    queue(site, "a", "z", "z")
-    site.run(10)
-    assert heads(service)["a"]["hostname"] == "m again"
 
 
 def test_a_broken_lock_is_held_and_what_a_lock_left_behind_is_not(site: Site) -> None:
@@ -138,29 +114,6 @@ def test_while_nothing_is_known_nothing_is_shown_and_no_time_counts(site: Site) 
     assert min(shown(service).values()) >= back
 
 
-def test_what_happened_unseen_before_a_reading_counts(site: Site) -> None:
-    """Free before and after, and somebody had it meanwhile: the head of before is not there."""
-    service = site.unlocker()
-    for name, uuid in (("a", "first"), ("a", "second"), ("gone", "x"), ("stays", "x")):
-        queue(site, name, uuid)
-    site.run(LONG_S)
-    assert {*shown(service)} == {"a", "gone", "stays"}
-    site.restart_members(1.5)
-    site.run(1)
-    hold(site, "a")
-    leave(site, "a", "first")
-    site.clear("a")
-    leave(site, "gone")
-    queue(site, "new")
-    site.etcd.compact()
-    loads = "clustermutex_unlocker_table_loads_total"
-    site.until(lambda: service.figures()[loads] == 2, "reading")
-    site.run(7)
-    assert {*shown(service)} == {"stays"}
-    site.run(LONG_S)
-    assert {*shown(service)} == {"a", "new", "stays"}
-
-
 def test_reading_all_again_does_not_begin_anew(site: Site) -> None:
     service = site.unlocker()
     site.run(1190)
@@ -178,6 +131,3 @@ def test_a_ticket_may_say_anything(site: Site) -> None:
     site.write({"queue/none/b": "[1"})
     site.run(LONG_S)
     assert {*shown(service)} == {"long", "longer", "none"}
-    found = heads(service)
-    assert len(found["long"]["hostname"]) == 100
-    assert found["none"] == found["longer"] == {"hostname": "", "pid": "", "reason": ""}
