@@ -156,7 +156,11 @@ class TestTls:
         try:
             for url, environ, words in (
                 (f"rediss://{server.endpoint}", {}, "TLS: its certificate is not trusted"),
-                (f"rediss://{server.endpoint}", ours, "TLS: its certificate has another name"),
+                (
+                    f"rediss://{server.endpoint}",
+                    ours,
+                    "TLS: its certificate is for another host name",
+                ),
                 (
                     f"redis://{server.endpoint}",
                     {},

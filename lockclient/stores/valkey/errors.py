@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 import valkey.exceptions as valkey_py
 
 from lockclient.errors import StoreError, StoreFull, StoreUnavailable
+from lockclient.stores.common.network_errors import ADVICE, Reason, reason_of
 from lockclient.stores.valkey.location import ValkeyLocation
 
 Unanswered = (OSError, valkey_py.ConnectionError, valkey_py.TimeoutError, valkey_py.InvalidResponse)
@@ -50,7 +51,7 @@ class VoteFailure(NamedTuple):
 
 
 _LATE: Final = "no answer in time"
-_CLOSED: Final = "the connection was closed"
+_CLOSED: Final = Reason.CLOSED.value
 _full: Final = partial(VoteFailure, out_of_space=True)
 _for_the_connection: Final = partial(VoteFailure, permanent=True, by_connection=True)
 _a_replica: Final = partial(VoteFailure, by_connection=True)  # it may be promoted
@@ -83,20 +84,15 @@ _BY_ERROR_TEXT: Final = {
     "max number of clients": VoteFailure("it has too many clients (maxclients)"),
 }
 """By a pattern of a server's error reply; the first that matches counts."""
-_BY_CONNECTION_ERROR: Final = {
-    "Connection refused": "connection refused",
-    "No route to host|unreachable": "there is no route to it",
-    "CERTIFICATE_VERIFY_FAILED.*hostname|mismatch": "TLS: its certificate has another name",
-    "CERTIFICATE_VERIFY_FAILED": "TLS: its certificate is not trusted (VALKEY_CACERT)",
-    "WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE": "TLS: it does not talk TLS at this port",
-    "CERTIFICATE_REQUIRED|HANDSHAKE_FAILURE|alert|EOF occurred in violation": (
-        "TLS: it wants another client certificate, or one (VALKEY_CERT, VALKEY_KEY)"
-    ),
-    "Name or service not known|name resolution": "the host name can't be resolved",
-    "Timeout|timed out": _LATE,
-    "closed by server|reset by peer|Broken pipe": _CLOSED,
+_WORDS: Final = {
+    Reason.NO_ANSWER: _LATE,
+    Reason.NO_CONNECTION: _LATE,
+    Reason.UNTRUSTED: f"{Reason.UNTRUSTED.value} (VALKEY_CACERT)",
+    Reason.CLIENT_REFUSED: f"{Reason.CLIENT_REFUSED.value} (VALKEY_CERT, VALKEY_KEY)",
+    Reason.HANDSHAKE: f"{Reason.HANDSHAKE.value}; it may want a client certificate "
+    "(VALKEY_CERT, VALKEY_KEY)",
 }
-"""By a pattern of a broken connection's exception: why."""
+_OF_THIS_PROCESS: Final = (Reason.NO_DESCRIPTORS, Reason.NO_THREADS, Reason.NO_MEMORY)
 
 _NO_PERMISSION: Final = re.compile(
     "NOPERM|[Nn]o permissions|can't run this command|can't access at least one of the"
@@ -126,7 +122,7 @@ _NETWORK_ADVICE: Final = (
     "Check the network, and that it runs.",
     "Check the network, and that they run.",
 )
-_SILENT: Final = re.compile("in time|not reached|it is slow")
+_SILENT: Final = re.compile("in time|not reached")
 _ADVICE: Final = (
     ("votes in", (VOUCH_ADVICE, VOUCH_ADVICE)),
     (_MAY_NOT, (_PERMISSION_ADVICE, _PERMISSION_ADVICE)),
@@ -152,8 +148,11 @@ def classify(error: Exception, location: ValkeyLocation | None = None) -> VoteFa
         return next(known, None) or VoteFailure(_cut(text), permanent=True)
     if isinstance(error, valkey_py.InvalidResponse):  # another program is at its address
         return VoteFailure("it answers, and not as Valkey does")
-    reasons = (why for pattern, why in _BY_CONNECTION_ERROR.items() if re.search(pattern, text))
-    reason = next(reasons, "") or _cut(text) or type(error).__name__
+    inner = error.__context__  # valkey-py raises its own exceptions instead
+    why = reason_of(inner if isinstance(inner, OSError) else error)
+    if why in _OF_THIS_PROCESS:
+        return VoteFailure(f"{why.value}. {ADVICE[why]}".rstrip("."), permanent=True)
+    reason = (_WORDS.get(why, why.value) if why else _cut(text)) or type(error).__name__
     if location is None or reason not in _MAYBE_TLS[location.tls]:
         return VoteFailure(reason)
     return VoteFailure(f"{reason}: {_NO_TLS if location.tls else _TLS}")

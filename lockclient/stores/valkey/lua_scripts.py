@@ -90,9 +90,13 @@ _INDEX: Final = """
 -- The entries of a folder are the rests of its keys' names, in a set at the folder's own name. An
 -- entry proves nothing: it is written with its key, and whoever writes removes those of which the
 -- key is gone. As two are looked at with each new one, no more are stale, about, than are not.
-local ENTRY, RECORD = '^(.+)/([^/]+)$', '^(.+)/([^/]+/[^/]+)$'
-local function enter(key, pattern)
-    local index, entry = string.match(key, pattern)
+local function place(key)
+    local index, entry = string.match(key, '^(.+/removed)/([^/]+/[^/]+)$')
+    if not index then index, entry = string.match(key, '^(.+)/([^/]+)$') end
+    return index, entry
+end
+local function enter(key)
+    local index, entry = place(key)
     redis.call('SADD', index, entry)
     for _, other in ipairs(redis.call('SRANDMEMBER', index, 2)) do
         if redis.call('PTTL', index .. '/' .. other) == -2 and other ~= entry then
@@ -100,8 +104,8 @@ local function enter(key, pattern)
         end
     end
 end
-local function leave(key, pattern)
-    local index, entry = string.match(key, pattern)
+local function leave(key)
+    local index, entry = place(key)
     redis.pcall('SREM', index, entry)
 end
 """
@@ -125,6 +129,10 @@ end
 
 
 def _script(source: str, *, votes: bool = False) -> Script:
+    """Return a script with the functions that it calls."""
+    for function, definition in (("whole(", _WHOLE), ("enter(", _INDEX), ("leave(", _INDEX)):
+        if function in source and definition not in source:
+            source = definition + source
     source = _VOTES + source if votes else source
     sha = sha1(source.encode()).hexdigest()  # noqa: S324 - it is their name for it
     return Script(source, sha, votes)
@@ -174,10 +182,7 @@ return {'settled', string.format('%d', math.max(0, at - now)), kept}
 """
 )
 
-TAKE: Final = _voting_script(
-    _WHOLE
-    + _INDEX
-    + """
+TAKE: Final = _voting_script("""
 -- KEYS server, lock, mark; ARGV run, terms, uuid, number of the try, expiry, from whom it may be
 -- taken over and at which push (empty: nobody, any), then the fields
 local mark = redis.call('GET', KEYS[3])
@@ -212,12 +217,11 @@ if redis.call('PTTL', KEYS[2]) ~= -2 then
     redis.call('HSET', KEYS[2], 'take', ARGV[4])
     redis.call('DEL', KEYS[2])
 end
-enter(KEYS[2], ENTRY)
+enter(KEYS[2])
 redis.call('HSET', KEYS[2], 'take', ARGV[4], 'push', '0', 'expiry', ARGV[5], unpack(ARGV, 8))
 redis.call('PEXPIRE', KEYS[2], ARGV[5])
 return {'taken', expired}
-"""
-)
+""")
 
 KEEP: Final = _keeping_script("""
 -- KEYS server, lock; ARGV run, terms, uuid, number of the try: a lock that is never auto-unlocked
@@ -248,9 +252,7 @@ if expiry > 0 then redis.call('PEXPIRE', KEYS[2], expiry) end
 return {'pushed', ARGV[5]}
 """)
 
-GIVE: Final = _keeping_script(
-    _INDEX
-    + """
+GIVE: Final = _keeping_script("""
 -- KEYS server, lock, mark, record; ARGV run, terms, until when by this server's clock, number of
 -- the try, expiry, then the fields: a vote that was lost is given back, see `regrant`
 local mark = redis.call('GET', KEYS[3])
@@ -259,16 +261,14 @@ if over or redis.call('GET', KEYS[4]) or redis.call('PTTL', KEYS[2]) ~= -2 then
     return {'refused'}
 end
 if now > tonumber(ARGV[3]) then return {'late'} end
-enter(KEYS[2], ENTRY)
+enter(KEYS[2])
 redis.call('HSET', KEYS[2], unpack(ARGV, 6))
 if ARGV[5] ~= '0' then redis.call('PEXPIRE', KEYS[2], ARGV[5]) end
 return {'given'}
-"""
-)
+""")
 
 READ: Final = _voting_script(
-    _WHOLE
-    + """
+    """
 -- KEYS server, lock, record; ARGV run, terms, whether to read it whole
 local found, record = {}, ''
 if ARGV[3] ~= '' then
@@ -283,9 +283,7 @@ return {'seen', found, record}
 """.replace("RECORD_BYTES", str(MAX_RECORD + 1))
 )
 
-REMOVE: Final = _keeping_script(
-    _INDEX
-    + """
+REMOVE: Final = _keeping_script("""
 -- KEYS server, lock, record, mark; ARGV run, terms, uuid, push as seen (or empty), channel,
 -- record (or empty), for how long that stands, for how long the mark does
 local has = redis.call('HMGET', KEYS[2], 'uuid', 'push')
@@ -299,19 +297,16 @@ if ARGV[4] ~= '' and (tonumber(has[2]) or 0) > tonumber(ARGV[4]) then
 end
 -- First what a user may lack the right to: a script that fails does not undo what it has done.
 if ARGV[6] ~= '' then
-    enter(KEYS[3], RECORD)
+    enter(KEYS[3])
     redis.call('SET', KEYS[3], ARGV[6], 'PX', ARGV[7])
     redis.call('SET', KEYS[4], 'all', 'PX', ARGV[8])
 end
 redis.call('DEL', KEYS[2])
-leave(KEYS[2], ENTRY)
+leave(KEYS[2])
 return {'dropped', redis.pcall('PUBSUB', 'NUMSUB', ARGV[5])[2] or 1}
-"""
-)
+""")
 
-DROP: Final = _script(
-    _INDEX
-    + """
+DROP: Final = _script("""
 -- KEYS lock, mark, record; ARGV uuid, up to which try (or all), for how long to mark that (or
 -- empty), channel, whether to tell who listens (1; else it answers how many do). Whatever the
 -- server has lost, this it may do.
@@ -320,7 +315,7 @@ local all = ARGV[2] == 'all'
 local ours = has[1] == ARGV[1] and (all or (tonumber(has[2]) or 0) <= tonumber(ARGV[2]))
 if ours then
     redis.call('DEL', KEYS[1])
-    leave(KEYS[1], ENTRY)
+    leave(KEYS[1])
 end
 if ARGV[3] ~= '' then
     local mark = redis.call('GET', KEYS[2])
@@ -336,22 +331,16 @@ if ARGV[5] == '1' then
     return {'dropped', 0}
 end
 return {'dropped', redis.pcall('PUBSUB', 'NUMSUB', ARGV[4])[2] or 1}
-"""
-)
+""")
 
-RECORD: Final = _script(
-    _INDEX
-    + """
+RECORD: Final = _script("""
 -- KEYS record; ARGV record, for how long: unless somebody has told how it went
-enter(KEYS[1], RECORD)
+enter(KEYS[1])
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2], 'NX')
 return {'done'}
-"""
-)
+""")
 
-UNRECORD: Final = _script(
-    _INDEX
-    + """
+UNRECORD: Final = _script("""
 -- KEYS record; ARGV record, what stands instead (or empty), for how long: a removal that came to
 -- nothing, or that another one has done
 if redis.call('GET', KEYS[1]) == ARGV[1] then
@@ -359,32 +348,18 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then
     if ARGV[2] ~= '' then
         redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
     else
-        leave(KEYS[1], RECORD)
+        leave(KEYS[1])
     end
 end
 return {'done'}
-"""
-)
+""")
 
-FORGET_RECORD: Final = _script(
-    _INDEX
-    + """
--- KEYS record
+FORGET: Final = _script("""
+-- KEYS record, or announcement
 redis.call('DEL', KEYS[1])
-leave(KEYS[1], RECORD)
+leave(KEYS[1])
 return {'done'}
-"""
-)
-
-FORGET_UNLOCKER: Final = _script(
-    _INDEX
-    + """
--- KEYS announcement
-redis.call('DEL', KEYS[1])
-leave(KEYS[1], ENTRY)
-return {'done'}
-"""
-)
+""")
 
 LIST: Final = _voting_script(
     """
@@ -445,18 +420,15 @@ return {'shown', found}
 """,
 )
 
-SAY: Final = _keeping_script(
-    _INDEX
-    + """
+SAY: Final = _keeping_script("""
 -- KEYS server, heartbeat; ARGV run, terms, number, what it says, for how long it stands
 if (tonumber(redis.call('HGET', KEYS[2], 'number')) or 0) <= tonumber(ARGV[3]) then
-    enter(KEYS[2], ENTRY)
+    enter(KEYS[2])
     redis.call('HSET', KEYS[2], 'number', ARGV[3], 'said', ARGV[4])
     redis.call('PEXPIRE', KEYS[2], ARGV[5])
 end
 return {'said'}
-"""
-)
+""")
 
 PROMISE: Final = _keeping_script("""
 -- KEYS server, note; ARGV run, terms, number, whose that is, how many bytes of the value at most

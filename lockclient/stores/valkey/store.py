@@ -123,7 +123,7 @@ class ValkeyStore(PolledStore):
 
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
         key = self._rounds.keys.announcement(unlocker)
-        self._do_by_majority(Command(lua_scripts.FORGET_UNLOCKER, (key,), ()), deadline)
+        self._do_by_majority(Command(lua_scripts.FORGET, (key,), ()), deadline)
 
     # ------------------------------------------------------------ the note
 
@@ -170,7 +170,7 @@ class ValkeyStore(PolledStore):
         Servers that are away are told as they come back; until then it may be seen again.
         """
         key = self._rounds.keys.record(change.name, change.part)
-        command = Command(lua_scripts.FORGET_RECORD, (key,), ())
+        command = Command(lua_scripts.FORGET, (key,), ())
         done = self._do_by_majority(command, deadline)
         self._rounds.undo_queue.add(set(self._rounds.all) - done, command)
         return True

@@ -83,8 +83,6 @@ class Round:
                     self._cancel(i, server.failure)
                 elif (idle := server.borrow_idle()) is not None:
                     self._send(i, idle, until)
-                elif server.is_stuck():
-                    self._cancel(i, _NO_CONNECTION)
                 else:
                     self._connect(i)
             self._gather(began, until, enough)

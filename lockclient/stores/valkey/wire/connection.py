@@ -28,8 +28,11 @@ for each answer until the server is identified."""
 ANSWER_TIMEOUT_S: Final = 2.0
 """Seconds after which a request counts as unanswered, and its connection is closed."""
 _MIN_TIMEOUT_S: Final = 0.001
+_PASSED: Final = Deadline(0.0)
 _MIN_SEND_S: Final = 0.05
 """Seconds that there are to send a request in any case."""
+_MAX_SMALL_BYTES: Final = 8192
+"""Bytes that the system takes from an idle connection without a wait."""
 _MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 """Bytes of one answer: twice what the longest one has, a hundred locks that say all they may."""
 
@@ -77,10 +80,12 @@ class ServerUnusable(ValkeyError):
 
 
 class _Parser(_LibvalkeyParser):
-    """valkey-py's parser, with a deadline for the whole answer and a bound on its bytes."""
+    """valkey-py's parser, with a deadline for the whole answer and a bound on its bytes.
+
+    The socket is left without a timeout, so that it does not wait: most calls need it so.
+    """
 
     parse_error = staticmethod(errors.server_error)
-
     until = Deadline(0.0)
     _unfinished = 0
 
@@ -92,23 +97,31 @@ class _Parser(_LibvalkeyParser):
         """Read what has come; tell whether an answer is complete, which is read next then."""
         while self._next_response is NOT_ENOUGH_DATA:
             self._next_response = self._reader.gets()
-            if self._next_response is NOT_ENOUGH_DATA and not self.read_from_socket(0, False):
+            if self._next_response is NOT_ENOUGH_DATA and not self.read_from_socket(0):
                 return False
         self._unfinished = 0
         return True
 
-    def read_from_socket(self, timeout: float | None = None, raise_on_timeout: bool = True) -> bool:
-        """Read what has come; valkey-py gives no timeout in the middle of an answer."""
-        sock = self._sock
-        if timeout is None:
-            timeout = max(_MIN_TIMEOUT_S, self.until.remaining())
+    def next_answer(self, until: Deadline) -> Any:
+        """Wait for an answer and return it; one that is an error is an exception."""
+        self.until = until
+        while not self.has_answer():
+            self.read_from_socket()
+        answer, self._next_response = self._next_response, NOT_ENOUGH_DATA
+        return answer
+
+    def read_from_socket(self, timeout: float | None = None, *_: object) -> bool:
+        """Read what has come; without a timeout wait until the deadline."""
+        sock, waits = self._sock, timeout is None
         try:
-            sock.settimeout(timeout)
+            if waits:
+                sock.settimeout(max(_MIN_TIMEOUT_S, self.until.remaining()))
             number = sock.recv_into(self._buffer)
-        except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):
-            if raise_on_timeout:
-                raise TimeoutError from None
+        except (BlockingIOError, ssl.SSLWantReadError):
             return False
+        finally:
+            if waits:
+                sock.settimeout(0)
         if not number:
             raise ConnectionResetError("the connection was closed by server")
         self._unfinished += number
@@ -120,11 +133,6 @@ class _Parser(_LibvalkeyParser):
     def has_rest(self) -> bool:
         """Tell whether more has come than was read."""
         return bool(self._reader.has_data())
-
-    def read_response(self, disable_decoding: bool = False) -> Any:
-        response = super().read_response(disable_decoding)
-        self._unfinished = 0
-        return response
 
 
 class Connection(valkey.connection.Connection):
@@ -202,6 +210,11 @@ class Connection(valkey.connection.Connection):
 
     # ------------------------------------------------------------ asking
 
+    def wait_for_nothing(self) -> None:
+        """Leave the socket without a timeout: see `_Parser`."""
+        assert self._sock is not None
+        self._sock.settimeout(0)
+
     def fileno(self) -> int:
         assert self._sock is not None
         return self._sock.fileno()
@@ -239,28 +252,29 @@ class Connection(valkey.connection.Connection):
         self._send_words((words,), until)
 
     def _send_words(self, commands: Sequence[tuple[str, ...]], until: Deadline) -> None:
-        assert self._sock is not None
-        self._sock.settimeout(max(_MIN_SEND_S, until.remaining()))
-        self.send_packed_command([b"".join(map(packed, commands))], check_health=False)
+        data, sock = b"".join(map(packed, commands)), self._sock
+        assert sock is not None
+        if len(data) > _MAX_SMALL_BYTES:
+            sock.settimeout(max(_MIN_SEND_S, until.remaining()))
+        self.send_packed_command([data], check_health=False)
+        if len(data) > _MAX_SMALL_BYTES:
+            sock.settimeout(0)
 
-    def read(self, command: Command, until: Deadline) -> Reply | None:
-        """Return the answer; None: the deadline was over before, and not all of it has come.
+    def read(self, command: Command, until: Deadline | None) -> Reply | None:
+        """Wait for the answer and return it. Without a deadline: None if not all of it has come.
 
         A script that the server does not know by its name it is sent whole (a restart and
         `SCRIPT FLUSH` make it forget).
         """
-        waits = not until.expired()
         if self._reading is not None:
-            return self._read_transactions(self._reading, until, waits=waits)
-        if not waits and not self._parser.has_answer():
+            return self._read_transactions(self._reading, until)
+        if until is None and not self._parser.has_answer():
             return None
         try:
             reply = self._answer(until)
         except errors.UnknownScript:
-            self.send(command, until, whole=True)
-            if not waits:
-                return None
-            reply = self._answer(until)
+            self.send(command, until or Deadline.after(_MIN_SEND_S), whole=True)
+            return self.read(command, until)
         return Reply(reply[0].decode(), reply[1:]) if command.script.sha else DONE
 
     def _send_transaction(self, commands: list[tuple[str, ...]], until: Deadline) -> None:
@@ -268,10 +282,10 @@ class Connection(valkey.connection.Connection):
         self._unread, self._refusal = len(commands) + 2, None
 
     def _read_transactions(
-        self, reading: Generator[Any, Any, Answer], until: Deadline, *, waits: bool
+        self, reading: Generator[Any, Any, Answer], until: Deadline | None
     ) -> Reply | None:
         """Read the answers of a transaction, and send the next one, if there is another."""
-        while waits or self._parser.has_answer():
+        while until is not None or self._parser.has_answer():
             self._unread -= 1
             answer = None
             try:
@@ -284,21 +298,23 @@ class Connection(valkey.connection.Connection):
             if self._refusal is not None:
                 raise self._refusal
             try:
-                self._send_transaction(reading.send(answer), until)
+                self._send_transaction(reading.send(answer), until or Deadline.after(_MIN_SEND_S))
             except StopIteration as end:
                 return Reply(*end.value)
             self._reading = reading
         return None
 
-    def _answer(self, until: Deadline) -> Any:
-        self._parser.until = until
-        return self.read_response()
+    def _answer(self, until: Deadline | None) -> Any:
+        answer = self._parser.next_answer(until or _PASSED)
+        if isinstance(answer, errors.ErrorReply):
+            raise answer
+        return answer
 
     def receive(self) -> list[Any]:
-        """Return the messages that have begun to arrive; errors are raised."""
+        """Return the messages that have arrived; errors are raised."""
         messages = []
-        while self.can_read(0):
-            messages.append(self._answer(Deadline.after(CONNECT_TIMEOUT_S)))
+        while self._parser.has_answer():
+            messages.append(self._answer(None))
         return messages
 
     def has_ended(self) -> bool:
@@ -348,6 +364,7 @@ def connected(location: ValkeyLocation, endpoint: str) -> Connection:
     connection.location, connection.poll = location, select.poll()
     connection.connect()
     connection.poll.register(connection.fileno(), select.POLLIN)
+    connection.wait_for_nothing()
     return connection
 
 

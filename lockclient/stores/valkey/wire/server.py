@@ -34,10 +34,6 @@ from lockclient.threads.pool import WorkerPool
 
 log = get_logger(__name__)
 
-SLOW_CONNECT_S: Final = 2.0
-"""Seconds in which a server has to let a client in, a few answers: as long as one round lasts."""
-_STUCK_CONNECT_S: Final = 0.5
-"""Seconds after which no round waits any more for a connection to that server."""
 _FIRST_PROBE_PAUSE_S, _MAX_PROBE_PAUSE_S = 0.05, 1.0
 """Seconds between two tries to reach a server again."""
 _SAME_MOMENT_S: Final = 2.0
@@ -72,7 +68,8 @@ class Sent:
     def end(self, answer: Answer) -> None:
         """Note the answer, then call back."""
         self.answer = answer
-        self._call_back()
+        if self._callbacks:
+            self._call_back()
 
     def then(self, callback: Callable[[], object]) -> None:
         """Call back once there is an answer, or none will come: maybe at once."""
@@ -119,7 +116,6 @@ class Server:
         self._owners = owners
         self._on_back = on_back
         self._idle = deque[Connection]()
-        self._connecting: dict[object, float] = {}  # since when
         self._run_id = ""
         self._durable = True
         self._quarantine_ends: float | None = None  # by this machine's wall clock
@@ -130,7 +126,7 @@ class Server:
 
     def read_ready(self, command: Command, connection: Connection, sent: Sent) -> None:
         """Note the answer, if all of it has come."""
-        self._note(command, connection, sent, Deadline(0.0))
+        self._note(command, connection, sent, None)
 
     def read_late(
         self, command: Command, connection: Connection, sent: Sent, until: Deadline
@@ -148,7 +144,9 @@ class Server:
         else:
             self._note(command, connection, sent, until)
 
-    def _note(self, command: Command, connection: Connection, sent: Sent, until: Deadline) -> None:
+    def _note(
+        self, command: Command, connection: Connection, sent: Sent, until: Deadline | None
+    ) -> None:
         try:
             reply = connection.read(command, until)
             if reply is None:
@@ -192,13 +190,15 @@ class Server:
 
     def borrow_idle(self) -> Connection | None:
         """Return an idle connection; None: a worker has to open one."""
-        with suppress(IndexError):
-            while True:
+        while self._idle:
+            try:
                 connection = self._idle.pop()
-                if not connection.has_ended():
-                    return connection
-                connection.close()
-                self._disown()  # who is there now is yet to be seen
+            except IndexError:  # another thread was faster
+                break
+            if not connection.has_ended():
+                return connection
+            connection.close()
+            self._disown()  # who is there now is yet to be seen
         return None
 
     def give_back(self, connection: Connection) -> None:
@@ -207,22 +207,13 @@ class Server:
             with suppress(IndexError):
                 self._idle.pop().close()
 
-    def is_stuck(self) -> bool:
-        """Tell whether a connect has been pending for so long that no round should wait for it."""
-        now = monotonic()
-        return any(now - since > _STUCK_CONNECT_S for since in [*self._connecting.values()])
-
     def connect(self) -> Connection | None:
         """Return a new connection for a round; None: the server has failed."""
-        connecting = object()
-        self._connecting[connecting] = monotonic()
         try:
             return self.open()
         except ServerUnusable as refusal:
             self.mark_failed(refusal.failure)
             return None
-        finally:
-            del self._connecting[connecting]
 
     def open(self, vouched: Vouched = NOTHING_VOUCHED) -> Connection:
         """Return a new connection to the server.
@@ -230,14 +221,10 @@ class Server:
         Raises:
             ServerUnusable: there is none, or none to a server that gives locks.
         """
-        began = monotonic()
         try:
             connection = connected(self._location, self.endpoint)
             try:
                 connection.identify(self._keys, vouched)
-                if (took := monotonic() - began) > SLOW_CONNECT_S:  # so would be its answers
-                    reason = f"it is slow: it took {took:.1f} s to let us in"
-                    raise ServerUnusable(VoteFailure(reason))
                 new = self._own(connection)
             except BaseException:
                 connection.close()
