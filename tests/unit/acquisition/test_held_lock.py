@@ -110,6 +110,17 @@ class TestOneAcquisition:
             in_thread(mutex.release)
             assert taken(store) is None
 
+    def test_an_exit_by_hand_ends_what_an_entry_by_hand_took(self, store: MemoryStore) -> None:
+        """And not the next acquisition, where that was released inside."""
+        mutex = ClusterMutex(NAME, store=store)
+        mutex.__enter__()
+        mutex.release()
+        held = mutex.acquire()
+        assert held is not None
+        mutex.__exit__(None, None, None)
+        assert taken(store) == held.uuid
+        held.release()
+
     def test_release_inside_on_lost_ends_nothing(self, store: MemoryStore) -> None:
         """The next one's lock is not the callback's."""
         told: list[type[Exception]] = []
