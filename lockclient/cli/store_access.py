@@ -11,8 +11,10 @@ from typing import Any
 from lockclient.default_store import open_store
 from lockclient.model.clocks import Deadline
 from lockclient.model.deadlocks import Deadlock, by_lock
+from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
 from lockclient.overview.columns import Listed
+from lockclient.overview.contents import NewestRemovals
 from lockclient.overview.table import Table
 from lockclient.overview.verdict import standing
 from lockclient.settings import Settings
@@ -22,6 +24,8 @@ ANSWER_TIMEOUT_S = 5.0
 """For the store to answer what a person waits for."""
 READ_ALL_TIMEOUT_S = 60.0
 """For reading everything: a million keys take their time."""
+MAX_REMOVALS = 1_000_000
+"""Removal records that are read; unlockers keep far fewer."""
 MAX_NAMES = 200
 """How many names a shell is given; who has more types on."""
 _MAX_SUGGESTIONS = 3
@@ -60,16 +64,32 @@ def suggestion_for(store: ServiceStore, name: str) -> str:
     return f" Did you mean {meant}?" if meant else ""
 
 
-def read_table(store: ServiceStore, *, removals: int = 0) -> Table:
+def read_table(store: ServiceStore) -> Table:
     """Return the table of all locks, read once.
 
     Raises:
         StoreUnavailable, StoreError: the store does not answer this user.
     """
     check_reachable(store)
-    table = Table(store, removals=removals)
+    table = Table(store)
     table.read(Deadline.after(READ_ALL_TIMEOUT_S))
     return table
+
+
+def read_removals(store: ServiceStore) -> tuple[list[Removal], int]:
+    """Return all removal records, the newest first, and the revision that they were read at.
+
+    Raises:
+        StoreUnavailable, StoreError: the store does not answer this user.
+    """
+    check_reachable(store)
+    records, revision = NewestRemovals(MAX_REMOVALS, by_time=not store.can.watch), 0
+    for batch in store.load(("removed",), Deadline.after(READ_ALL_TIMEOUT_S)):
+        revision = batch.revision
+        for change in batch.changes:
+            if change.kind == "removed" and change.value is not None:
+                records.add(change)
+    return [removal for _, removal in reversed(records.oldest_first())], revision
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import click
 from lockclient.cli.operate.tables import Column, print_table
 from lockclient.cli.options import json_option, store_options, with_facts
 from lockclient.cli.output import counted, cut_middle, cut_process, on_terminal, print_json
-from lockclient.cli.store_access import opened_store, read_table
+from lockclient.cli.store_access import opened_store, read_removals
 from lockclient.model.removal import REMOVAL_FACTS, Removal
 from lockclient.model.retention import RECORD_RETENTION
 from lockclient.overview.lock_json import removal_facts
@@ -61,14 +61,13 @@ def removed(settings: Settings, text: tuple[str, ...], number: int, as_json: boo
     """
     with opened_store(settings) as store:
         # All of them: a search among the newest hundred only would hide what is asked for.
-        table = read_table(store, removals=1_000_000)
+        known, revision = read_removals(store)
     search = Search.of(text)
-    known = table.removals()
     found = [removal for removal in known if search.finds_removal(removal)]
     shown, now = found[:number], time.time()
     if as_json:
         facts = [removal_facts(removal) for removal in shown]
-        about = {"total": len(found), "revision": table.revision, "server_time": now}
+        about = {"total": len(found), "revision": revision, "server_time": now}
         print_json({"removed": facts, **about})
         return
     rows = [_cells(removal, now) for removal in shown]
