@@ -7,6 +7,7 @@ import asyncio
 import threading
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -191,6 +192,33 @@ def test_a_create_is_sent_again_only_if_it_was_not_done(
     take(store)
     sent = [asked for asked in server.asked if asked.query.get("ifGenerationMatch") == "0"]
     assert sum(b'"uuid"' in asked.body for asked in sent) == creates
+
+
+@pytest.mark.parametrize("fates", [*product((None, LOSE, COMES_LATE), repeat=3)])
+@pytest.mark.parametrize("arrive", ["while it is held", "after its release"])
+def test_whatever_becomes_of_the_first_uploads(
+    server: BucketServer,
+    store: ServiceStore,
+    other: ServiceStore,
+    fates: tuple[str | None, ...],
+    arrive: str,
+) -> None:
+    """The lock is had once, and released by another process; nothing that arrives takes it."""
+    left = iter(fates)
+
+    def trouble(asked: Asked) -> Fault | None:
+        fate = next(left, None) if asked.method == "POST" else None
+        return None if fate is None else Fault("POST", fate)
+
+    server.trouble = trouble
+    uuid, _ = take(store)
+    if arrive == "while it is held":
+        assert set(server.deliver()) <= {412}
+    assert has(other) == uuid
+    server.trouble = lambda _: None
+    unlock(other, uuid)
+    assert set(server.deliver()) <= {412}
+    assert has(store) is None
 
 
 @pytest.mark.parametrize(("kind", "sent", "left"), [(COMES_LATE, 4, {OBJECT}), (LOSE, 1, set())])
