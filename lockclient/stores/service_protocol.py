@@ -167,7 +167,10 @@ class ServiceStore(AsyncMutexStore, Protocol):
         """
 
     def names(self, prefix: str, limit: int, deadline: Deadline) -> list[str]:
-        """Return the first names, by the alphabet, of held locks that begin with `prefix`."""
+        """Return at most `limit` names of held locks that begin with `prefix`, sorted.
+
+        If there are more, it is those that the store reads first, whatever its order is.
+        """
 
     def votes(self) -> Mapping[str, str]:
         """Return for each server with a vote on each lock why it has none now; empty: it has.

@@ -25,7 +25,6 @@ from __future__ import annotations
 import os
 import socket
 import time
-from dataclasses import replace
 from math import inf
 from typing import Final
 
@@ -37,7 +36,7 @@ from lockclient.stores.gcs import removal_steps
 from lockclient.stores.gcs.guarded_objects import GuardedObjects
 from lockclient.stores.gcs.keys import ObjectState, Version
 from lockclient.stores.gcs.listing import ObjectListing
-from lockclient.stores.requests import Read, Remove, RequestState
+from lockclient.stores.requests import Remove
 from lockclient.threads.log_queue import get_logger
 
 log = get_logger(__name__)
@@ -72,7 +71,7 @@ class Expiry:
             return False
         # A state of its own: nothing that is sent here takes the lock, so that a taker whose
         # removal is not answered has nothing to withdraw.
-        objects = replace(objects, sending=RequestState(Read(name)))
+        objects = GuardedObjects(objects.client, objects.names, objects.deadline)
         try:
             for max_age in (UNLOCKER_LOOK_INTERVAL_S, 0.0):
                 self._look_for_unlockers(max_age, objects.deadline)
