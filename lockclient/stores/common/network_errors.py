@@ -129,9 +129,12 @@ class Cause(NamedTuple):
             return cls(None, "the stream ended without an answer")
         if reason is None:
             return cls(None, str(innermost) or repr(innermost))
-        return cls(
-            reason, f"{reason.value}: {innermost}" if reason is Reason.FILES else reason.value
-        )
+        detail = ""
+        if isinstance(innermost, ssl.SSLCertVerificationError) and reason is Reason.UNTRUSTED:
+            detail = f": {innermost.verify_message}"
+        elif reason is Reason.FILES:
+            detail = f": {innermost}"
+        return cls(reason, f"{reason.value}{detail}")
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:

@@ -24,6 +24,7 @@ from google.protobuf.message import Message
 
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline
+from lockclient.stores.common.network_errors import Cause, Reason
 from lockclient.stores.etcd.errors import ErrorKind, diagnose
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.wire import messages_pb2 as wire
@@ -98,7 +99,7 @@ def _member(location: EtcdLocation, endpoint: str, timeout: float) -> Member:
             return Member(endpoint, trouble="its --host-whitelist lacks the name by which we ask")
         version = str(json.loads(body)["etcdserver"])
     except (OSError, http.client.HTTPException) as error:
-        return Member(endpoint, trouble=_why(error, timeout))
+        return Member(endpoint, trouble=_why(error))
     except (ValueError, KeyError, TypeError):
         return Member(endpoint, trouble=_what_else(location, endpoint, timeout))
 
@@ -202,16 +203,10 @@ def _sizes(location: EtcdLocation, endpoint: str, timeout: float) -> dict[str, i
         return {}
 
 
-def _why(error: Exception, timeout: float) -> str:
-    if isinstance(error, TimeoutError):
-        return f"no answer in {timeout:g} s"
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"TLS: its certificate is not trusted: {error.verify_message}"
-    if isinstance(error, ssl.SSLError):
-        return f"TLS: {error.reason or error}"
-    if isinstance(error, http.client.HTTPException):
-        return "it closed the connection, as an etcd does that talks TLS only"
-    return (getattr(error, "strerror", None) or str(error)).lower()
+def _why(error: Exception) -> str:
+    if isinstance(error, http.client.HTTPException):  # the answer is no HTTP, or none
+        return Reason.ONLY_TLS.value
+    return Cause.of_error(error).text
 
 
 # ---------------------------------------------------------------- by HTTP
