@@ -26,6 +26,7 @@ class Reason(Enum):
     NO_CONNECTION = "no connection in time"
     NO_ANSWER = "no answer"
     CLOSED = "the connection was closed"
+    BUSY = "it asks us to slow down"
     EXPIRED = "TLS: its certificate has expired"
     NOT_YET_VALID = "TLS: its certificate is not valid yet"
     OTHER_NAME = "TLS: its certificate is for another host name"

@@ -65,7 +65,8 @@ def _is_unsent(error: BaseException) -> bool:
 def cause_of(error: Exception | int, answer: HttpAnswer | None = None) -> Cause:
     """Return why a try was not answered."""
     if answer is not None:
-        return Cause(None, f"HTTP status {error}: {_message(answer)}")
+        reason = Reason.BUSY if error == TOO_MANY_REQUESTS else None
+        return Cause(reason, f"HTTP status {error}: {_message(answer)}")
     assert isinstance(error, Exception), "a status has an answer"
     if isinstance(error, requests.ReadTimeout | ReadTimeoutError):
         return Cause.of(Reason.NO_ANSWER)
@@ -130,6 +131,7 @@ _ADVICE_BY_STATUS: Final = {
 
 _NETWORK_ADVICE: Final = {
     **ADVICE,
+    Reason.BUSY: "See how many programs use it, and how many want, or write to, that lock.",
     Reason.FILES: "REQUESTS_CA_BUNDLE must be a PEM file that can be read.",
     Reason.UNTRUSTED: "REQUESTS_CA_BUNDLE must name the authority of what answers for Google: a "
     "proxy, or an endpoint of your own.",
@@ -140,7 +142,7 @@ def refusal(answer: HttpAnswer, bucket: str) -> StoreError:
     """Return the exception for a status that trying again won't change."""
     message = _message(answer)
     by_status = _ADVICE_BY_STATUS.get(
-        answer.status, "That is not foreseen: it is no request that can be repeated."
+        answer.status, "This answer is unexpected, and the request was not repeated."
     )
     advice = next((text for pattern, text in _ADVICE if re.search(pattern, message)), by_status)
     return StoreError(
@@ -191,16 +193,10 @@ def no_credentials(bucket: str, error: Exception) -> StoreError:
     )
 
 
-def unavailable(bucket: str, last: Cause, *, unknown: bool, busy: bool = False) -> StoreUnavailable:
-    """Return the exception for a bucket that did not answer in time, for the last try's reason.
-
-    With `busy` that is its word that there are too many requests.
-    """
-    if busy:
-        does = "asks us to slow down"
-        advice = "See how many programs use it, and how many want, or write to, that lock."
-    else:
-        does = "did not answer in time"
-        advice = _NETWORK_ADVICE.get(last.reason, "Check the network and its proxy.")
+def unavailable(bucket: str, last: Cause, *, unknown: bool) -> StoreUnavailable:
+    """Return the exception for a bucket that did not answer in time, for the last try's reason."""
+    busy = last.reason is Reason.BUSY
+    does = "asks us to slow down" if busy else "did not answer in time"
+    advice = _NETWORK_ADVICE.get(last.reason, "Check the network and its proxy.")
     text = f"The bucket {bucket} {does} ({last.text.rstrip('.')}). {advice}"
     return StoreUnavailable(text, unknown=unknown, busy=busy)

@@ -59,7 +59,7 @@ class TestErrors:
                 "without retention",
             ),
             (401, "Invalid Credentials", "GOOGLE_APPLICATION_CREDENTIALS"),
-            (413, "Too large", "not foreseen"),
+            (413, "Too large", "unexpected"),
         ],
     )
     def test_what_google_says_is_said_with_what_to_do(

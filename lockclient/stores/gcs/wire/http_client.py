@@ -108,12 +108,12 @@ class HttpClient:
         """
         sending = sending or RequestState(Read(""))
         pauses, max_timeout_s = Backoff(*_RETRY_PAUSES_S), FIRST_TRY_TIMEOUT_S
-        last, busy, renewed = Cause(None, "the time was up before it was asked"), False, False
+        last, renewed = Cause(None, "the time was up before it was asked"), False
         timeout = max_timeout_s
         while True:
             if not self._time_left(deadline, sending):
                 sending.in_flight = False  # whoever has handed it over may have said otherwise
-                raise self._unanswered(last, busy=busy, unknown=sending.ambiguous)
+                raise self._unanswered(last, unknown=sending.ambiguous)
             answer: HttpAnswer | None = None
             try:
                 token = None if self._tokens is None else self._tokens.current(deadline)
@@ -141,12 +141,13 @@ class HttpClient:
             if cause.reason is Reason.NO_DESCRIPTORS:
                 raise no_descriptors(self.location.url(), unknown=sending.ambiguous)
             # It is there after a 429, though a later try may have too little time to hear so.
-            if not (busy and timeout < max_timeout_s and cause.reason is Reason.NO_ANSWER):
-                last, busy = cause, failure == errors.TOO_MANY_REQUESTS
-                if not busy:
-                    self._log_outage(last.text)
+            is_short = timeout < max_timeout_s and cause.reason is Reason.NO_ANSWER
+            if not (is_short and last.reason is Reason.BUSY):
+                last = cause
+            if last.reason is not Reason.BUSY:
+                self._log_outage(last)
             if call.once and sending.ambiguous:
-                raise self._unanswered(last, busy=busy, unknown=True)
+                raise self._unanswered(last, unknown=True)
             max_timeout_s = min(2 * max_timeout_s, MAX_TRY_TIMEOUT_S)
             time.sleep(min(pauses.next(), deadline.remaining()))
 
@@ -154,14 +155,13 @@ class HttpClient:
         """Return the seconds for further tries; 0: there is to be none."""
         return 0.0 if self.closed or sending.abandoned else deadline.remaining()
 
-    def _unanswered(self, last: Cause, *, busy: bool, unknown: bool) -> ClusterMutexError:
+    def _unanswered(self, last: Cause, *, unknown: bool) -> ClusterMutexError:
         """Return the exception for a request of which no try was answered."""
-        bucket = self.location.bucket
         if self.closed:
             return closed(self.location, unknown=unknown)
-        if busy:  # all the time: by now that is news
-            self._log_outage(last.text, busy=True)
-        return errors.unavailable(bucket, last, unknown=unknown, busy=busy)
+        if last.reason is Reason.BUSY:  # all the time: by now that is news
+            self._log_outage(last)
+        return errors.unavailable(self.location.bucket, last, unknown=unknown)
 
     def _check(self, call: HttpRequest, answer: HttpAnswer, sending: RequestState) -> HttpAnswer:
         if answer.status == 412:
@@ -217,18 +217,18 @@ class HttpClient:
         clock = self._clock
         return 0.0 if clock is None else clock[0] + monotonic() - clock[1]
 
-    def _log_outage(self, trouble: str | None, *, busy: bool = False) -> None:
+    def _log_outage(self, trouble: Cause | None) -> None:
         """Log the begin and the end of an outage, or of a pause that it asks for, once each."""
         down, where = self._outage, self.location.url()
         if (trouble is None) == (down is None):
             return
-        self._outage = None if trouble is None else (monotonic(), busy)
+        self._outage = None if trouble is None else (monotonic(), trouble.reason is Reason.BUSY)
         if down is not None:
             does = "takes requests" if down[1] else "answers"
             log.warning("%s %s again after %.1f s.", where, does, monotonic() - down[0])
-        else:
-            does = "asks us to slow down" if busy else "does not answer"
-            log.warning("%s %s (%s); retrying.", where, does, trouble)
+        elif trouble is not None:
+            does = "asks us to slow down" if trouble.reason is Reason.BUSY else "does not answer"
+            log.warning("%s %s (%s); retrying.", where, does, trouble.text)
 
     def close(self) -> None:
         """Close the connections; requests under way, and those to come, end with `StoreClosed`."""
