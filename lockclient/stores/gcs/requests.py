@@ -145,7 +145,7 @@ class GcsRequestExecutor:
                 if state.uuid == uuid:
                     return outcomes.Refused(None, state.version.revision, uuid_spent=True)
             elif state.uuid == uuid:
-                return self._taken_earlier(objects, uuid, state)
+                return self._found_taken(objects, uuid, state)
             elif state.uuid is not None:
                 if not self._expired(objects, holder.name, state):
                     return outcomes.Refused(state.uuid, state.version.revision)
@@ -175,11 +175,13 @@ class GcsRequestExecutor:
             self._note_taken(objects, holder.uuid or "", OwnObject(version, expires_at))
         return version
 
-    def _taken_earlier(
+    def _found_taken(
         self, objects: GuardedObjects, uuid: str, state: ObjectState
     ) -> outcomes.Taken:
+        # Unanswered tries of this very request have its stamps.
+        earlier = objects.sending.late or not objects.sending.ambiguous
         self._note_taken(objects, uuid, OwnObject.of(state))
-        return outcomes.Taken(state.version.token, by_earlier_send=True)
+        return outcomes.Taken(state.version.token, by_earlier_send=earlier)
 
     def _note_taken(self, objects: GuardedObjects, uuid: str, own: OwnObject) -> None:
         """Note a lock that was taken: by the only create, or with what a late one meets."""
@@ -226,7 +228,7 @@ class GcsRequestExecutor:
                 removal_steps.complete(objects, holder.name, state)
                 continue
             if state.uuid == uuid:
-                return self._taken_earlier(objects, uuid, state)
+                return self._found_taken(objects, uuid, state)
             same = (state.uuid, now.generation) == (previous.uuid, generation)
             if not same or seen not in (0, now.revision):
                 return outcomes.Refused(state.uuid, now.revision)

@@ -10,7 +10,7 @@ from lockclient import ClusterMutex, Settings, StoreError, StoreUnavailable, ope
 from lockclient.stores.requests import Take
 from lockclient.stores.service_protocol import ServiceStore
 from tests.contract.asking import holder
-from tests.support.bucket.server import Answer, Asked, BucketServer
+from tests.support.bucket.server import LOSE, Answer, Asked, BucketServer
 from tests.support.locks import ask, soon, take
 
 
@@ -24,6 +24,12 @@ class TestCost:
         with ClusterMutex("x", store=store):
             pass
         assert server.counted("DELETE") == 1
+
+    def test_a_lost_answer_costs_a_read(self, server: BucketServer, store: ServiceStore) -> None:
+        server.fault("POST", LOSE)
+        with ClusterMutex("x", store=store):
+            pass
+        assert [asked.method for asked in server.asked] == ["POST", "GET", "DELETE"]
 
     def test_a_push_is_one_more(self, server: BucketServer, store: ServiceStore) -> None:
         with ClusterMutex("x", store=store) as held:
