@@ -244,7 +244,8 @@ class ValkeyRequestExecutor:
             if i in answers:
                 # A push that has given votes back meanwhile may have done it after this answer.
                 later = after.get(i, ())[len(before.get(i, ())) :]
-                rounds.undo_queue.add_when_answered(i, later, tombstone, tombstone)
+                if later:
+                    rounds.undo_queue.add_when_answered(i, later, tombstone, tombstone)
             elif i in silent:
                 rounds.undo_queue.add_when_answered(i, (silent[i],), drop, tombstone)
             elif take is None or has_tombstone:

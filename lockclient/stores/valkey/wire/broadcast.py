@@ -89,7 +89,7 @@ class Round:
         finally:
             if self._wakeup is not None:
                 self._wakeup.close()
-        for i in self.sent:
+        for i in [*self._unsent]:
             self._cancel(i, _NO_CONNECTION)
         limit = Deadline(began + ANSWER_TIMEOUT_S)
         for i, connection in self._awaited.values():

@@ -152,6 +152,7 @@ class Connection(valkey.connection.Connection):
     version = ""
     is_reader = False
     location: ValkeyLocation
+    terms: str
     poll: select.poll
     _reading: Generator[Any, Any, Answer] | None = None
     _unread = 0
@@ -175,7 +176,7 @@ class Connection(valkey.connection.Connection):
         self.version = f"Valkey {valkey}" if valkey else f"Redis {info.get('redis_version')}"
         aof = "1" if info.get("aof_enabled") == "1" else "0"
         args = (
-            *(self.run_id, self.location.config_fingerprint, aof),
+            *(self.run_id, self.terms, aof),
             *("" if vouched.kept is None else str(int(vouched.kept)), str(int(vouched.idle))),
             milliseconds(self.location.longest),
         )
@@ -200,7 +201,7 @@ class Connection(valkey.connection.Connection):
         run, terms, at, kept, replid2 = self.command(
             "HMGET", keys.server, "run", "terms", "votes_at", "kept", "replid2"
         )
-        if run is not None and terms != self.location.config_fingerprint.encode():
+        if run is not None and terms != self.terms.encode():
             return Reply("terms", [terms or b""])
         if run != self.run_id.encode() or past not in ("", (replid2 or b"").decode().strip("0")):
             raise ServerUnusable(errors.VoteFailure(errors.UNSETTLED))
@@ -237,13 +238,12 @@ class Connection(valkey.connection.Connection):
         """Send a script: by its name, or `whole`, or what reads the same without scripts. It may
         take until then, if the server reads no more for now."""
         script, keys, args = command
-        terms = self.location.config_fingerprint
         if self.is_reader and has_plain(script):
-            self._reading = transactions(script, keys, args, self.run_id, terms)
+            self._reading = transactions(script, keys, args, self.run_id, self.terms)
             self._send_transaction(next(self._reading), until)
             return
         first = ("EVAL", script.source) if whole else ("EVALSHA", script.sha)
-        told = (self.run_id, terms) if script.votes else ()
+        told = (self.run_id, self.terms) if script.votes else ()
         words = (*first, str(len(keys)), *keys, *told, *args)
         self.send_words(words if script.sha else (script.source, *keys, *args), until)
 
@@ -256,7 +256,7 @@ class Connection(valkey.connection.Connection):
         assert sock is not None
         if len(data) > _MAX_SMALL_BYTES:
             sock.settimeout(max(_MIN_SEND_S, until.remaining()))
-        self.send_packed_command([data], check_health=False)
+        sock.sendall(data)
         if len(data) > _MAX_SMALL_BYTES:
             sock.settimeout(0)
 
@@ -361,7 +361,8 @@ def connected(location: ValkeyLocation, endpoint: str) -> Connection:
         connection: Connection = _TlsConnection(ssl_check_hostname=True, **files, **how)
     else:
         connection = Connection(**how)
-    connection.location, connection.poll = location, select.poll()
+    connection.location, connection.terms = location, location.config_fingerprint
+    connection.poll = select.poll()
     connection.connect()
     connection.poll.register(connection.fileno(), select.POLLIN)
     connection.wait_for_nothing()

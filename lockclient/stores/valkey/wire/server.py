@@ -58,7 +58,7 @@ class Sent:
 
     def __init__(self) -> None:
         self.answer: Answer | None = None
-        self._callbacks = deque[Callable[[], object]]()
+        self._callbacks: list[Callable[[], object]] = []
 
     @property
     def unanswered(self) -> bool:
@@ -74,7 +74,7 @@ class Sent:
     def then(self, callback: Callable[[], object]) -> None:
         """Call back once there is an answer, or none will come: maybe at once."""
         # One side appends, then reads the answer; the other sets the answer, then reads the
-        # callbacks. So at least one of them sees the other, and `popleft` is atomic.
+        # callbacks. So at least one of them sees the other, and `pop` is atomic.
         self._callbacks.append(callback)
         if self.answer is not None:
             self._call_back()
@@ -82,7 +82,7 @@ class Sent:
     def _call_back(self) -> None:
         with suppress(IndexError):
             while True:
-                self._callbacks.popleft()()
+                self._callbacks.pop()()
 
 
 class Server:
