@@ -165,9 +165,11 @@ def loss_is_told(history: History) -> Iterator[str]:
 
 
 def _thawed(history: History, process: str, moment: float) -> float:
-    for line in history.by_what["frozen"]:
-        if line.process == process and line.at <= moment <= line.at + (line.seconds or 0.0) + 1.0:
-            return line.at + (line.seconds or 0.0) + 1.0
+    """Return when a process can act that should do so at a moment, in which it may be frozen."""
+    for line in sorted(history.by_what["frozen"], key=attrgetter("at")):  # they may overlap
+        until = line.at + (line.seconds or 0.0) + 1.0
+        if line.process == process and line.at <= moment <= until:
+            moment = until
     return moment
 
 
