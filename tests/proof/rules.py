@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 
 from tests.proof.evidence import RECONNECTED_S, History
 from tests.proof.history import Line

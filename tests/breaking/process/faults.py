@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import faulthandler
 import gc
@@ -39,7 +40,8 @@ def _every_now_and_then(case: Any, least_s: float, most_s: float, do: Callable[[
             time.sleep(case.choose.uniform(least_s, most_s))
             do()
 
-    threading.Thread(target=run, daemon=True).start()
+    # One C step: an interrupt of another fault would leave `Thread.start` half done.
+    _thread.start_new_thread(run, ())
 
 
 class _Garbage:
