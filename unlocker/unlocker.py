@@ -135,7 +135,6 @@ class Unlocker:
         self._was_current = False
         self._swept_from = monotonic()  # when the last sweep began, one that was left out, too
         self._polled_at = -inf
-        self._noticed_upto = 0
         metrics.add(self._gauges)
 
     def check_rights(self) -> None:
@@ -151,6 +150,10 @@ class Unlocker:
     def start(self) -> None:
         """Begin, in threads of its own."""
         self._table.start()
+        self._notifier.start(
+            *(self.identity, self._store, self._table, self.is_ready, self._rate_limit.engaged),
+            lambda result, number: self.metrics.notifications.labels(result).inc(number),
+        )
         every = self._jobs.every
         # Of use to alerts alone; and names that nobody resolves may hold it up for minutes.
         every(SWEEP_INTERVAL_S, self._check_clock, "clock check", vital=False)
@@ -159,10 +162,6 @@ class Unlocker:
         every(RESYNC_INTERVAL_S, self._table.resync, "order to read everything", at_once=False)
         every(record_cleanup.STEP_INTERVAL_S, self._cleanup.run, "look for records that are over")
         self._jobs.start()
-        self._notifier.start(
-            *(self.identity, self._store, self._table, self.is_ready, self._rate_limit.engaged),
-            lambda result, number: self.metrics.notifications.labels(result).inc(number),
-        )
 
     def stop(self) -> None:
         """End what runs, withdraw the heartbeat if the store answers, close the store."""
@@ -237,12 +236,10 @@ class Unlocker:
             if was_current and self._was_current and gap < _MAX_SWEEP_GAP_S:
                 self._unclaimed.scan(monotonic())
                 with self._health.task("sweep"):
-                    revision = self._table.revision
                     progress = self._deadlines.pop_due(min(began, self._known_until()))
                     try:
                         for item in progress.alerts:
                             self._observer.on_alert(item)
-                        self._noticed_upto = revision
                     finally:  # what is due is handed out once
                         self._remover.run(progress.due)
                 self._health.swept_at = monotonic()
@@ -271,8 +268,7 @@ class Unlocker:
 
     def _send_heartbeat(self) -> None:
         # With the time, so that `clustermutex doctor` can tell how this host's clock goes.
-        # Not by what the table shows now: a sweep that hangs, or is left out, notices nothing.
-        notified = self._notifier.heartbeat_fields(self._noticed_upto)
+        notified = self._notifier.announcement_fields()
         if self._clock_trouble:
             notified["clocks"] = self._clock_trouble
         value = json.dumps({**self._announcement, "now": round(time.time(), 3), **notified})

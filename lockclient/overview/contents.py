@@ -15,7 +15,7 @@ from lockclient.overview.rows import Row, remembering, updated, went_back
 from lockclient.stores.service_protocol import Batch, Change
 
 _MAX_UNLOCKERS = 1000
-_MAX_ANNOUNCEMENT_BYTES = 1000
+_MAX_ANNOUNCEMENT_BYTES = 2000
 
 
 class QueueLength(NamedTuple):

@@ -1,10 +1,10 @@
-"""What people are told: events, each with one name for all unlockers, and the messages of them."""
+"""Events that people are notified of, each with one name for all unlockers, and their messages."""
 
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -23,31 +23,30 @@ KINDS = {
     IS_BLIND: ("unlocker blind", "unlockers blind"),
     SEES: ("unlocker working again", "unlockers working again"),
 }
-"""What there is to tell, in a title: one of it, and several."""
+"""Kinds of events, with their names in a title: of one, and of several."""
 MAX_LINES = 20
 """Events that a message names."""
 MARKED_AGE_S = 60.0
 """Seconds after which a message says how old an event is."""
-CROWD_S = 5.0
 TAG_CHARS = 8
 
 
 @dataclass(eq=False, slots=True)
 class Event:
-    """Something that happened: as this unlocker has noticed it, and as it stands in the note.
+    """Something that happened, as this unlocker has noticed it or as it stands in the note.
 
     Attributes:
-        name: what all unlockers call it.
+        name: the same for all unlockers that notice it.
         kind: one of `KINDS`.
-        line: what is said of it; nothing of one in a crowd, or that nobody is to be told again.
+        line: the text; empty for the later events of a crowd and for those that all have.
         at: when it happened, Unix seconds by some host's clock: for its age alone.
-        revision: what the table of who noticed it had shown by then; 0: nobody else can tell.
-        lock: of what stands until it has ended, the lock that it is about, or what it is.
-        owed, told: names of URLs.
-        noticed: when it was noticed, on our monotonic clock.
-        found: whether it happened before this unlocker looked.
+        revision: what the table showed when this unlocker noticed it.
+        lock: of an event that stands until it has ended: the lock's name, or `BRAKE`.
+        owed, told: names of recipients.
+        noticed: when this unlocker noticed it, on its monotonic clock.
+        found: whether it happened before this unlocker started.
         noted: whether the note has it.
-        stands: tells whether it still is so; else it is not noted.
+        stands: tells whether it is still so; an event that has ended is not noted.
     """
 
     name: str
@@ -65,12 +64,12 @@ class Event:
 
     @property
     def holder(self) -> str:
-        """Which acquisition it is about."""
+        """Return the hash of the acquisition that it is about."""
         return self.name.partition(".")[0]
 
     @property
     def tag(self) -> str:
-        """What is left of its name when it is over: 48 bits, by which two are hardly the same."""
+        """Return 48 bits of its name's hash, which the note keeps when the event is over."""
         return _hashed(self.name, TAG_CHARS)
 
 
@@ -80,38 +79,37 @@ def _hashed(text: str, chars: int) -> str:
 
 
 def holder_name(holder: Holder) -> str:
-    """Return the name, of 16 characters, of an acquisition."""
+    """Return a hash of an acquisition, 16 characters."""
     return _hashed(f"{holder.name}\0{holder.uuid}", 16)
 
 
 def alert_name(holder: Holder) -> str:
     """Return the name of the alert that a holder is past, by its `alert_at`.
 
-    Not by a revision: those of a bucket grow with what is no push, and no alert follows.
+    Not by a revision: those of a bucket grow without a heartbeat.
     """
     return f"{holder_name(holder)}.{holder.alert_at or 0:.3f}"
 
 
 def removal_name(holder: Holder) -> str:
-    """Return the name of a holder's removal: there is one of each uuid."""
+    """Return the name of the removal of a holder, of which there is one at most."""
     return f"{holder_name(holder)}.gone"
 
 
-def portion(events: Iterable[Event]) -> list[Event]:
-    """Return the first ones that go into one message: as many as it names, and the crowd behind
-    them: those that the note has no line of, or that we noticed within seconds of the first."""
-    found, lines = list[Event](), 0
-    for event in events:
+def portion(events: Sequence[Event]) -> Sequence[Event]:
+    """Return the first events that go into one message: it names `MAX_LINES`, and counts those
+    without a line that follow them."""
+    lines = 0
+    for place, event in enumerate(events):
         lines += bool(event.line)
-        if lines > MAX_LINES and not 0 < event.noticed < found[0].noticed + CROWD_S:
-            break
-        found.append(event)
-    return found
+        if lines > MAX_LINES:
+            return events[:place]
+    return events
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Some events as people get them; `good` says that none of them is bad news."""
+    """Events as people get them; `good`: none of them is bad news."""
 
     title: str
     body: str
@@ -119,9 +117,17 @@ class Message:
 
 
 def message_of(
-    events: Iterable[Event], more: Mapping[str, int], where: str, now: float, *, again: bool = False
+    events: Iterable[Event], more: Mapping[str, int], where: str, now: float, mark: str = ""
 ) -> Message:
-    """Return the message of these events, and of more that are only counted, by kinds."""
+    """Return the message of these events, and of `more` that are only counted, by kinds.
+
+    Args:
+        events: in the order in which they happened.
+        more: number of events that are too old or too many to list, by kind.
+        where: the store.
+        now: the wall clock.
+        mark: a remark behind the title.
+    """
     counts, lines = Counter[str](), list[str]()
     for event in events:
         counts[event.kind] += 1
@@ -134,7 +140,7 @@ def message_of(
     if more:
         lines.append(f"Also, too old or too many to list: {_counted(more)}.")
     total = counts + Counter(more)
-    title = f"ClusterMutex {where}: {_counted(total)}{' (again)' if again else ''}"
+    title = f"ClusterMutex {where}: {_counted(total)}{mark and f' ({mark})'}"
     return Message(title, "\n".join(lines), good=total.keys() <= {SEES, RESOLVED})
 
 

@@ -1,14 +1,13 @@
-"""Notifies people of what happens to locks: notes it in the store, and has each URL told.
+"""Notifies people of what happens to locks: adds it to the note in the store, and sends it.
 
-Every unlocker notices what happens, by the same rules. What it noticed it gathers for some seconds,
-and then notes what no other one has noted before (`note`), owed to all URLs. A thread for each URL
-tells it what it is owed (`teller`), so that one that is slow or away delays neither a sweep nor
-another URL. With nobody to tell there is neither thread nor note.
+Every unlocker notices what happens, by the same rules. It gathers events for some seconds, then
+adds those that no other unlocker has added (`note`), owed to all recipients. One thread for each
+recipient sends what that is owed (`sender`), so that a recipient that hangs delays neither a sweep
+nor another recipient. Without recipients there is neither thread nor note.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -16,53 +15,58 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from lockclient.errors import ClusterMutexError
+from lockclient.model.announcement import announced
 from lockclient.model.clocks import monotonic
 from lockclient.overview.table import Table
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.escaping import shown_name
 from unlocker.notifications.events import BRAKE, IS_BLIND, SEES, Event, alert_name
-from unlocker.notifications.note import MAX_OVER, TICK_S, NotificationNote
+from unlocker.notifications.note import MAX_OVER, NotificationNote
 from unlocker.notifications.recipients import Recipient
-from unlocker.notifications.teller import NEXT_RANK_S, Agreement, Teller
+from unlocker.notifications.sender import Sender, SharedNote
 
 log = logging.getLogger(__name__)
 
 GATHER_S = 5.0
-"""Seconds in which what comes after something goes into the same note, and message."""
+"""Seconds in which later events go into the same note, and message, as the first."""
+NEXT_RANK_S = 2.0
+"""Seconds for which each unlocker leaves the adding of events to the next older one."""
 STEP_INTERVAL_S = 0.5
-LOOK_INTERVAL_S, IDLE_LOOK_INTERVAL_S = 2.0, 10.0
-"""Seconds between two looks at the note while somebody is owed something, and else."""
+READ_INTERVAL_S, IDLE_READ_INTERVAL_S = 2.0, 10.0
+"""Seconds between two readings of the note while something is owed, and else."""
 LOG_INTERVAL_S = 60.0
 BRAKE_OFF_S = 120.0
-"""Seconds without a brake after which it is told when it is on again."""
+"""Seconds without a brake after which the next one is notified."""
+STUCK_S = 90.0
+"""Seconds without a step after which a thread counts as stuck."""
+FORGET_S = 86400.0
+"""Seconds without an unlocker that announces a recipient after which the note forgets it."""
 _SHUTDOWN_TIMEOUT_S = 1.0
-"""Seconds that the last note and message may take when the service ends."""
+"""Seconds for the last note and message when the service ends."""
 BLIND_AFTER_S = 30.0
-"""Seconds without being able to work, those in which it could counted back by half of them."""
+"""Seconds not ready, minus half of those ready, before that is notified."""
 FAILING_AFTER_S = 600.0
 """Seconds for which a recipient must have failed before that is announced."""
 _MAX_FAILING_ANNOUNCED = 5
-"""Names of these: of an announcement nobody reads more than 1,000 bytes."""
 _MAX_STEP_S = 10.0
-"""Seconds between two looks that count at most."""
+"""Seconds between two steps that count at most."""
 
 
 class BlindnessDetector:
     """Notices that this unlocker was not ready for a while, and that it is again.
 
-    That it is blind each tells itself, since it may be cut off from all others, or all of them from
-    the store: then one tells of an outage that all see, if it is short, and each if it lasts.
+    Each unlocker notifies of its own blindness: it may be cut off from all others.
     """
 
     def __init__(self, identity: str) -> None:
         self._identity = identity
         self._observed_at: float | None = None
-        self._blind_for = 0.0  # comes and goes: 20 s without and 20 s with are not well
+        self._blind_for = 0.0  # 20 s without and 20 s with the store are not well
         self._blind: Event | None = None
 
     def observe(self, why: str | None, now: float) -> Event | None:
-        """Take in why it can't work, or None if it can; return what is to be told of that."""
-        # One that was stopped has not looked meanwhile, and may well see in a moment.
+        """Take in why it can't work, or None if it can; return an event if that begins or ends."""
+        # A process that was stopped may well see in a moment.
         passed = 0.0 if self._observed_at is None else min(now - self._observed_at, _MAX_STEP_S)
         self._observed_at = now
         blind_for = self._blind_for + (passed if why else -passed / 2)
@@ -82,10 +86,10 @@ class BlindnessDetector:
 
 
 class Notifier:
-    """Tells people; with no recipients it does nothing at all.
+    """Notifies recipients; without any it does nothing.
 
     Args:
-        recipients: whom.
+        recipients: of all notifications.
         where: the store, for the titles.
     """
 
@@ -94,11 +98,11 @@ class Notifier:
         self.where = where
         self._lock = threading.Lock()
         self._pending: list[Event] = []
-        self._said_at = float("-inf")
+        self._logged_at = float("-inf")
         self.count: Callable[[str, int], None] = lambda _result, _number: None
         self._ending, self._last_noted = threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
-        self._senders: list[Teller] = []
+        self._senders: dict[str, Sender] = {}
 
     def start(
         self,
@@ -109,29 +113,31 @@ class Notifier:
         is_rate_limited: Callable[[], bool],
         count: Callable[[str, int], None],
     ) -> None:
-        """Begin; what is handed in is asked twice a second, in threads of its own.
+        """Start the threads, which call the arguments twice a second.
 
         Args:
-            identity: what this unlocker's heartbeat is called.
+            identity: this unlocker's, as in its announcement.
             store: has the note.
             table: has the locks, and the other unlockers.
-            trouble: says why the unlocker can't do its work; None if it can.
-            is_rate_limited: tells whether locks that are due are kept back.
-            count: counts events by what became of them.
+            trouble: returns why the unlocker can't do its work; None if it can.
+            is_rate_limited: returns whether removals are held back.
+            count: counts events by outcome.
         """
         if not self._recipients:
             return
-        self.identity, self.poll, self.count = identity, store.poll, count
+        self.identity, self.count, self._poll = identity, count, store.poll
         self._table, self._trouble, self._is_rate_limited = table, trouble, is_rate_limited
-        self._agreement = Agreement(store)
+        self._shared = SharedNote(store)
         self._blindness = BlindnessDetector(identity)
         self._was_limited, self._blind = False, True
-        self._configure_at = self._retry_at = float("-inf")
-        self._tick = -1
+        self._retry_at = float("-inf")
         self._ended_since: dict[str, float] = {}
-        self._senders = [Teller(recipient, self._agreement, self) for recipient in self._recipients]
+        self._announced_at: dict[str, float] = {}
+        self._stepped_at = monotonic()
+        senders = [Sender(recipient, self._shared, self) for recipient in self._recipients]
+        self._senders = {sender.url: sender for sender in senders}
         runs = [(self._step, self._ending, self._last_noted)]
-        runs += [(teller.step, self._last_noted, threading.Event()) for teller in self._senders]
+        runs += [(sender.step, self._last_noted, threading.Event()) for sender in senders]
         self._threads = [
             threading.Thread(target=self._run, args=run, name="notify", daemon=True) for run in runs
         ]
@@ -139,7 +145,7 @@ class Notifier:
             thread.start()
 
     def notify(self, event: Event) -> None:
-        """Have something told, without waiting."""
+        """Have an event sent, without waiting."""
         if not self._recipients:
             return
         with self._lock:
@@ -151,63 +157,59 @@ class Notifier:
         if not kept:
             self._drop(1, "are not sent to anyone")
 
-    def heartbeat_fields(self, revision: int) -> dict[str, object]:
-        """Return what this unlocker's heartbeat is to say: up to which revision all is noted, and
-        which recipients fail.
-
-        Unlockers of former versions leave out what an older one says so of.
-        """
-        if not self._recipients:
+    def announcement_fields(self) -> dict[str, object]:
+        """Return the fields of this unlocker's announcement: the recipients that it can send to,
+        and whether each works; the names of those that have failed for `FAILING_AFTER_S`."""
+        if not self._senders:
             return {}
-        with self._lock:
-            left = [event.revision - 1 for event in self._pending if event.revision]
+        latest = monotonic() - STUCK_S
+        senders = self._senders.values() if self._stepped_at >= latest else ()
+        works = {sender.url: sender.works for sender in senders if sender.stepped_at >= latest}
         failing = self.failing()[:_MAX_FAILING_ANNOUNCED]
-        return {"told": min([revision, *left]), **({"failing": failing} if failing else {})}
+        return {"recipients": works, **({"failing": failing} if failing else {})}
 
     def failing(self) -> list[str]:
         """Return the names of recipients that have failed for `FAILING_AFTER_S`."""
         latest = monotonic() - FAILING_AFTER_S
-        since = ((teller.url, teller.failing_since) for teller in self._senders)
+        since = ((sender.url, sender.failing_since) for sender in self._senders.values())
         return [name for name, at in since if at is not None and at <= latest]
 
     def stop(self) -> None:
-        """End, when the last event was noted, and told if nobody else can, or had its time."""
+        """End when the last event was noted, and sent if no other unlocker can; or at a timeout."""
         self._ending.set()
         until = monotonic() + _SHUTDOWN_TIMEOUT_S
         for thread in self._threads:
             thread.join(max(0.0, until - monotonic()))
 
-    # ------------------------------------------------------------ for the tellers
+    # ------------------------------------------------------------ for the senders
 
-    def is_alone(self) -> bool:
-        """See `Peers.is_alone`."""
-        return not {*self._tellers()} - {self.identity}
-
-    def rank(self) -> int:
-        """See `Peers.rank`: by age, as each says itself, so that all come to the same order."""
-        tellers = self._tellers()
-        return tellers.index(self.identity) if self.identity in tellers else len(tellers)
-
-    def is_alive(self, unlocker: str) -> bool:
-        """See `Peers.is_alive`."""
-        blind = self._blind and unlocker != self.identity
-        return blind or unlocker in self._table.unlockers()
+    def announced(self, url: str) -> Sequence[tuple[str, bool]]:
+        """See `Peers.announced`."""
+        found = [(name, recipients.get(url)) for name, recipients in self._notifiers()]
+        own = self._senders[url].works  # its announcement may be seconds old
+        return [
+            (name, own if name == self.identity else works)
+            for name, works in found
+            if isinstance(works, bool)
+        ]
 
     def unnoted(self) -> Sequence[Event]:
         """See `Peers.unnoted`."""
         due = monotonic() - GATHER_S
         with self._lock:
-            pending = self._pending if self._agreement.failing else []
+            pending = self._pending if self._shared.failing else []
             return [event for event in pending if event.noticed <= due]
 
-    def _tellers(self) -> list[str]:
-        """Return the unlockers that tell people, the oldest first."""
-        found: list[tuple[float, str]] = []
+    def _notifiers(self) -> list[tuple[str, dict[str, object]]]:
+        """Return the living unlockers with recipients, the oldest first, and those recipients."""
+        found = []
         for name, value in self._table.unlockers().items():
-            with suppress(ValueError, TypeError, AttributeError, RecursionError):
-                if "told" in (said := json.loads(value)):
-                    found.append((float(said.get("started_at", 0.0)), name))
-        return [name for _, name in sorted(found)]
+            said = announced(value)
+            recipients, started_at = said.get("recipients"), said.get("started_at")
+            if isinstance(recipients, dict) and isinstance(started_at, (int, float)):
+                found.append((started_at, name, recipients))
+        found.sort(key=lambda unlocker: unlocker[:2])
+        return [(name, recipients) for _, name, recipients in found]
 
     # ------------------------------------------------------------ threads
 
@@ -219,7 +221,7 @@ class Notifier:
             try:
                 step(ending=ending)
             except ClusterMutexError:
-                pass  # the store's; it is tried again, and `Agreement` has logged it
+                pass  # the store's; it is tried again, and `SharedNote` has logged it
             except Exception:
                 log.exception("Notifications could not be processed.")
         done.set()
@@ -230,47 +232,49 @@ class Notifier:
         if event := self._blindness.observe(why, now):
             self.notify(event)
         if limited and not self._was_limited:
-            name = f"{self.identity}.{BRAKE}.{now:.0f}"
             line = (
                 "More locks are due than may be removed in a minute: the others are kept for now."
             )
             revision = self._table.revision
-            self.notify(Event(name, BRAKE, line, time.time(), revision, BRAKE, noticed=now))
+            self.notify(Event(BRAKE, BRAKE, line, time.time(), revision, BRAKE, noticed=now))
         self._was_limited = limited
-        owed = any(event.owed for event in self._agreement.note.events) or self._pending
+        is_busy = self._pending or any(event.owed for event in self._shared.note.events)
         with suppress(ClusterMutexError):
-            self._agreement.look(LOOK_INTERVAL_S if owed else IDLE_LOOK_INTERVAL_S)
+            self._shared.refresh(READ_INTERVAL_S if is_busy else IDLE_READ_INTERVAL_S)
         self._note(now, ending=ending)
+        self._stepped_at = monotonic()
 
     def _note(self, now: float, *, ending: bool) -> None:
-        """Note what was gathered and what has ended, if there is any and it is time.
+        """Note the gathered events and what has ended, if there is any and it is time.
 
-        Whoever comes later in rank finds as a rule that it is noted.
+        A younger unlocker does so later, and as a rule finds it noted.
         """
-        turn = GATHER_S + self.rank() * (NEXT_RANK_S + self.poll)
+        notifiers = self._notifiers()
+        names = [name for name, _ in notifiers]
+        rank = names.index(self.identity) if self.identity in names else len(names)
+        turn = GATHER_S + rank * (NEXT_RANK_S + self._poll)
         with self._lock:
             pending = [*self._pending]
         ended = self._ended(now, turn)
-        due = pending and (ending or now >= min(event.noticed for event in pending) + turn)
-        if not (ended or due or now >= self._configure_at) or now < self._retry_at:
+        for url in (*self._senders, *(url for _, found in notifiers for url in found)):
+            self._announced_at[url] = now
+        noted = self._shared.note.urls
+        gone = [url for url in noted if now - self._announced_at.setdefault(url, now) > FORGET_S]
+        is_due = pending and (ending or now >= min(event.noticed for event in pending) + turn)
+        is_new = not noted.keys() >= self._senders.keys()
+        if now < self._retry_at or not (ended or is_due or is_new or gone):
             return
-        self._retry_at = now + LOOK_INTERVAL_S  # should it fail
-        # What does not stand any more is left out, unless somebody was told.
+        self._retry_at = now + READ_INTERVAL_S  # should it fail
+        # What does not stand any more is left out, unless a recipient was told.
         events = [event for event in pending if event.told or event.stands()]
 
         def edit(note: NotificationNote) -> int:
-            # A tick that stood since we saw it, half an hour ago or longer, is over: another one's
-            # would have been seen.
-            ticks = now >= self._configure_at and note.tick == self._tick
-            names = [recipient.name for recipient in self._recipients]
-            note.configure(names, time.time(), ticks=ticks)
+            note.configure(self._senders.keys(), gone, time.time())
             return note.add(events) + note.end(ended, time.time())
 
-        if dropped := self._agreement.change(edit):
+        if dropped := self._shared.change(edit):
             self._drop(dropped, "are only counted in messages")
-        tick, self._retry_at = self._agreement.note.tick, now
-        if tick != self._tick or now >= self._configure_at:
-            self._tick, self._configure_at = tick, now + TICK_S
+        self._retry_at = now
         for event in events:
             event.noted = True
         done = {*pending}
@@ -278,10 +282,10 @@ class Notifier:
             self._pending = [event for event in self._pending if event not in done]
 
     def _drop(self, number: int, what: str) -> None:
-        """Count events that are not told one by one, and say so at times."""
+        """Count events that are not sent one by one, and log that at times."""
         self.count("dropped", number)
-        if (now := monotonic()) >= self._said_at + LOG_INTERVAL_S:
-            self._said_at = now
+        if (now := monotonic()) >= self._logged_at + LOG_INTERVAL_S:
+            self._logged_at = now
             log.warning(
                 "Too many events to be kept (%d): some %s.",
                 number,
@@ -290,18 +294,18 @@ class Notifier:
             )
 
     def _ended(self, now: float, turn: float) -> dict[str, str]:
-        """Return the names of what stands in the note and has ended, and what is said of it.
+        """Return the names of standing events in the note that have ended, each with the line for
+        recipients.
 
-        By a table that is not blind, and has come to what was known when it was noted: else a lock
-        that it has not seen yet would seem to be gone. And not at once: who tells of a removal
-        says so, and is to be first.
+        A blind unlocker, or one that has not caught up with the event's revision, does not know.
+        An end is noted later than a removal, which tells of it.
         """
         since, found = self._ended_since, dict[str, str]()
         self._ended_since = {}
-        for event in self._agreement.note.events if not self._blind else ():
+        for event in self._shared.note.events if not self._blind else ():
             if event.lock and (line := self._end_of(event)) is not None:
                 began = self._ended_since[event.name] = since.get(event.name, now)
-                if now - began >= (BRAKE_OFF_S if event.kind == BRAKE else turn + 2 * self.poll):
+                if now - began >= (BRAKE_OFF_S if event.kind == BRAKE else turn + 2 * self._poll):
                     found[event.name] = line
         return found
 

@@ -15,10 +15,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
-from urllib.parse import unquote, urljoin, urlsplit
 
 from lockclient.model.clocks import monotonic
-from lockclient.text.escaping import chat, plain
+from lockclient.text.escaping import chat
 from unlocker.notifications.events import Message
 from unlocker.notifications.note import REFUSED, TOLD, UNANSWERED, is_url_name
 
@@ -27,8 +26,8 @@ log = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 32.0
 """Seconds for a URL to be connected, and to answer: one that does so within 30 is told once."""
-TRY_S = 75.0
-"""Seconds for one try, whatever it waits for: names, several requests, an answer that drips."""
+MAX_ANSWER_TIMEOUT_S = 60.0
+"""Seconds: less than those after which another unlocker takes over."""
 MAX_ANSWER_BYTES = 64 << 10
 MAX_URLS = 20
 _DROPPING_REDIRECTS = (301, 302, 303)
@@ -41,76 +40,51 @@ class BadUrl(ValueError):
     """A URL that can't be told to, or nothing to tell with; the text does not quote it."""
 
 
-class _Try(threading.Thread):
-    """One try to tell somebody, which may last longer than anybody waits for it."""
-
-    def __init__(self, send: Callable[[Message], bool], message: Message) -> None:
-        super().__init__(name="try to tell", daemon=True)
-        self.send, self.message = send, message
-        self.works = False
-        self.moved_to = ""
-        """Where a redirect pointed that was not followed."""
-
-    def run(self) -> None:
-        try:
-            self.works = self.send(self.message)
-        except Exception as error:  # noqa: BLE001 - a service's mistake is no more than a failure
-            log.debug("It failed by %s.", type(error).__name__)
+_attempt = threading.local()
+"""`is_redirected`, of the attempt that this thread makes; absent in other threads."""
 
 
 @dataclass(slots=True)
 class Recipient:
-    """One place to tell people at.
+    """A place to which notifications are sent.
 
     Attributes:
         name: what it is called in the log and in the store.
-        send: tells it, and returns whether it took it.
-        answer_timeout_s: seconds after which it gives up.
-        try_s: seconds after which nobody waits for a try any more.
+        send: sends a message, and returns whether it was accepted.
+        answer_timeout_s: seconds without an answer after which that gives up.
     """
 
     name: str
     send: Callable[[Message], bool]
     answer_timeout_s: float = ANSWER_TIMEOUT_S
-    try_s: float = TRY_S
     _works: bool = True
-    _last: _Try | None = None
-    _moved_to: str = ""
 
     def deliver(self, message: Message) -> str:
-        """Try to tell it; return how that ended.
+        """Send a message, which may last for any time; return the outcome.
 
-        apprise says no more than that it failed. One that failed for so long was not refused, but
-        most likely taken and not answered. While a try hangs there is no other one from here.
+        apprise says no more than that it failed. If that took as long as the timeout, the message
+        was most likely accepted and not answered.
         """
-        started, how = monotonic(), REFUSED
-        if self._last is None or not self._last.is_alive():
-            self._last = _Try(self.send, message)
-            self._last.start()
-            self._last.join(self.try_s)
-            late = monotonic() - started >= 0.95 * min(self.answer_timeout_s, self.try_s)
-            how = TOLD if self._last.works else UNANSWERED if late else REFUSED
-        if (works := how == TOLD) != self._works:
-            if works:
-                log.warning("Notifications by %s work again.", self.name)
-            else:
-                log.warning(
-                    "Notifications by %s fail; retrying. `apprise -vv -b test URL` says why.",
-                    self.name,
-                    extra={"event": "notify-failed"},
-                )
-        moved_to = "" if works or self._last is None else self._last.moved_to
-        if moved_to and moved_to != self._moved_to:
+        started, _attempt.is_redirected, works = monotonic(), False, False
+        try:
+            works = self.send(message)
+        except Exception as error:  # noqa: BLE001 - a service's mistake is no more than a failure
+            log.debug("An attempt failed by %s.", type(error).__name__)
+        late = monotonic() - started >= 0.95 * self.answer_timeout_s
+        why = "`apprise -vv -b test URL` says why."
+        if _attempt.is_redirected:
+            why = "They are redirected, and would be lost there. Has the URL moved?"
+        if works and not self._works:
+            log.warning("Notifications by %s work again.", self.name)
+        elif self._works and not works:
             log.warning(
-                "Notifications by %s are redirected to %s, where they would be lost: that is not "
-                "followed. Has the URL moved, or does a login page stand before it?",
+                "Notifications by %s fail; retrying. %s",
                 self.name,
-                plain(moved_to[:200]),
-                extra={"event": "notify-redirected"},
+                why,
+                extra={"event": "notify-failed"},
             )
-        self._moved_to = moved_to or ("" if works else self._moved_to)
         self._works = works
-        return how
+        return TOLD if works else UNANSWERED if late else REFUSED
 
 
 def recipients_of(urls: Sequence[str]) -> tuple[list[Recipient], list[str]]:
@@ -173,8 +147,8 @@ def _recipient_of(given: str, number: int, sender: Any, others: Collection[str])
 
 
 def _restrict_requests() -> None:
-    """Patch requests: a `_Try` reads at most `MAX_ANSWER_BYTES` and follows no redirect that drops
-    the message.
+    """Patch requests: an attempt reads at most `MAX_ANSWER_BYTES` and follows no redirect that
+    drops the message.
 
     apprise takes no adapter. After a 301, 302 or 303 it would count the 200 of a GET as success.
     """
@@ -184,10 +158,10 @@ def _restrict_requests() -> None:
     class ShortAnswers(HTTPAdapter):
         def send(self, *args: Any, **kwargs: Any) -> requests.Response:
             response = super().send(*args, **kwargs)
-            if isinstance(attempt := threading.current_thread(), _Try):
-                if response.status_code in _DROPPING_REDIRECTS and "Location" in response.headers:
-                    moved_to = response.headers.pop("Location")
-                    attempt.moved_to = _shown_address(moved_to, response.url)
+            if hasattr(_attempt, "is_redirected"):
+                if response.status_code in _DROPPING_REDIRECTS:
+                    _attempt.is_redirected = True
+                    response.headers.pop("Location", None)
                 begins = response.raw.read(MAX_ANSWER_BYTES, decode_content=True)
                 response.close()
                 response.raw = BytesIO(begins[:MAX_ANSWER_BYTES])
@@ -198,17 +172,6 @@ def _restrict_requests() -> None:
     os.environ["NETRC"] = os.devnull
 
 
-def _shown_address(moved_to: str, asked: str) -> str:
-    """Return where a redirect points, without what may be a secret: user, query, and a path that
-    has a part of the URL's own."""
-    try:
-        old, new = (urlsplit(unquote(url)) for url in (asked, urljoin(asked, moved_to)))
-    except ValueError:
-        return "an address that is no URL"
-    shared = {*old.path.split("/")} & {*new.path.split("/")} - {""}
-    return f"{new.scheme}://{new.netloc.rpartition('@')[2]}{'/…' if shared else new.path}"
-
-
 def _answer_timeout_s(plugin: Any) -> float:
     """Have it wait for an answer, unless its URL says for how long: apprise gives up after 4 s.
 
@@ -217,6 +180,7 @@ def _answer_timeout_s(plugin: Any) -> float:
     answer_s: float = getattr(plugin, "socket_read_timeout", None) or ANSWER_TIMEOUT_S
     if answer_s == getattr(type(plugin), "socket_read_timeout", None):
         answer_s = ANSWER_TIMEOUT_S
+    answer_s = min(answer_s, MAX_ANSWER_TIMEOUT_S)
     connect_s = min(CONNECT_TIMEOUT_S, answer_s / 2)
     plugin.socket_read_timeout, plugin.socket_connect_timeout = answer_s, connect_s
     return answer_s

@@ -107,14 +107,13 @@ def test_a_lock_that_a_restore_put_back_to_an_earlier_push_repeats_no_alert() ->
     assert names(deadlines, 61) == ([], ["a"])
 
 
-def test_events_that_are_not_noted_yet_are_bounded_and_hold_the_heartbeat_back() -> None:
+def test_events_that_are_not_noted_yet_are_bounded() -> None:
     counts = Counter[str]()
     notifier = Notifier([Recipient("ops", lambda _: True)])
     notifier.count = lambda result, number: counts.update({result: number})
     for number in range(MAX_OVER + 2):
         notifier.notify(Event(f"{number}", AUTO_UNLOCKED, "It is gone.", 1e9, 8))
     assert counts == {"dropped": 2}
-    assert notifier.heartbeat_fields(10) == {"told": 7}
 
 
 def test_time_in_which_an_unlocker_was_stopped_counts_for_ten_seconds_as_blind() -> None:

@@ -21,7 +21,6 @@ import pytest
 import requests
 
 from lockclient.model.holder import Holder
-from tests.support.processes import wait_until
 from tests.support.web_server import serving
 from unlocker.notifications.events import Message
 from unlocker.notifications.note import REFUSED, TOLD, UNANSWERED
@@ -99,7 +98,7 @@ def test_no_more_urls_are_accepted_than_the_note_keeps() -> None:
     assert (len(found), len(faults)) == (MAX_URLS, 2)
 
 
-@pytest.mark.parametrize(("query", "answer_s"), [("", 32.0), ("?rto=60", 60.0), ("?rto=3", 3.0)])
+@pytest.mark.parametrize(("query", "answer_s"), [("", 32.0), ("?rto=99", 60.0), ("?rto=3", 3.0)])
 def test_the_url_sets_the_answer_timeout(query: str, answer_s: float) -> None:
     assert recipient_of(f"json://127.0.0.1/x{query}").answer_timeout_s == answer_s
 
@@ -116,20 +115,6 @@ def test_a_quick_failure_is_a_refusal_and_a_late_one_no_answer(
         return done
 
     assert Recipient("x", send, 0.2).deliver(MESSAGE) == how
-
-
-def test_while_a_try_hangs_no_other_one_is_begun() -> None:
-    asked, ends = [], threading.Event()
-
-    def hang(message: Message) -> bool:
-        asked.append(message)
-        return ends.wait(60)
-
-    recipient = Recipient("x", hang, try_s=0.1)
-    assert [recipient.deliver(MESSAGE) for _ in range(2)] == [UNANSWERED, REFUSED]
-    assert len(asked) == 1
-    ends.set()
-    wait_until(lambda: recipient.deliver(MESSAGE) == TOLD, what="that it works again")
 
 
 # ---------------------------------------------------------------- answers
@@ -152,45 +137,24 @@ def test_an_endless_answer_fills_no_memory() -> None:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303])
-def test_a_redirect_that_drops_the_message_is_not_followed_and_named_once(
-    status: int, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("target", ["/login?next=/hush", "http://[hush", None])
+def test_a_redirect_that_drops_the_message_is_not_followed_and_logged_once(
+    status: int, target: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A login page's 200, say, would count as success."""
     asked: list[bytes] = []
-    headers: dict[str, str] = {}
+    headers = {} if target is None else {"Location": target}
 
     def answer(body: bytes) -> tuple[int, str]:
         asked.append(body)
-        return (status if headers else 200), ""
+        return status, ""
 
     with serving(answer, headers=headers) as host:
         recipient = recipient_of(f"ops=json://{host}/hush")
-        for target in ("/login?next=/hush", "/login?next=/hush", "https://a:b@new.example/hush/x"):
-            headers["Location"] = target
-            assert recipient.deliver(MESSAGE) == REFUSED
-        headers.clear()
-        assert recipient.deliver(MESSAGE) == TOLD
-    assert len(asked) == 4
+        assert [recipient.deliver(MESSAGE) for _ in range(2)] == [REFUSED] * 2
+    assert len(asked) == 2
     assert all(asked)
-    assert caplog.text.count(f"by ops are redirected to http://{host}/login, where") == 1
-    assert caplog.text.count("by ops are redirected to https://new.example/…, where") == 1
-    assert "hush" not in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("headers", "logged"),
-    [
-        ({"Location": "http://[hush"}, "are redirected to an address that is no URL, where"),
-        ({}, "fail;"),
-    ],
-)
-def test_a_redirect_to_no_address_is_a_failure(
-    headers: dict[str, str], logged: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    with serving(lambda _: (302, ""), headers=headers) as host:
-        assert recipient_of(f"ops=json://{host}/x").deliver(MESSAGE) == REFUSED
-    assert f"by ops {logged}" in caplog.text
-    assert ("redirected" in caplog.text) == bool(headers)
+    assert caplog.text.count("Notifications by ops fail; retrying. They are redirected") == 1
     assert "hush" not in caplog.text
 
 

@@ -1,0 +1,244 @@
+"""Sends to one recipient what the note says that it is owed: in order, one message at a time.
+
+The sender of a recipient is the unlocker whose attempt has no outcome yet; else the oldest one
+whose announcement lists the recipient as working; else they take turns, by the number of failed
+attempts in the note. An unlocker counts only while its announcement can be seen and lists the
+recipient: it is left out when the unlocker is dead, or when its thread for that recipient is stuck.
+
+Two unlockers may see different announcements for some seconds and both send. Each writes its
+attempt first, so that the later one's message is marked `(again)`.
+
+While the note can't be written, because the store does not answer, is full or refuses, each
+unlocker sends what it noticed itself, marked `(not coordinated)`. The note learns of that later.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Protocol, TypeVar
+
+from lockclient.errors import ClusterMutexError, StoreUnavailable
+from lockclient.model.clocks import Deadline, Now, monotonic
+from lockclient.stores.service_protocol import ServiceStore
+from unlocker.notifications.events import MAX_LINES, Event, Message, message_of
+from unlocker.notifications.note import (
+    REFUSED,
+    TOLD,
+    UNANSWERED,
+    Attempt,
+    NotificationNote,
+    UrlState,
+)
+from unlocker.notifications.recipients import Recipient
+
+log = logging.getLogger(__name__)
+
+MIN_PAUSE_S, MAX_PAUSE_S = 5.0, 20.0
+"""Seconds between two messages to a recipient: twice the last pause while more comes; the least
+after a message that names `MAX_LINES`."""
+RETRY_S, MAX_RETRY_S = 10.0, 120.0
+"""Seconds from one unlocker's attempt to its next one at a recipient that works for nobody: for
+each failed attempt, and at most."""
+UNCOORDINATED_AFTER_S = 10.0
+"""Seconds without a write of the note after which an unlocker sends what it noticed itself."""
+_TIMEOUT_S = 3.0
+"""Seconds to read or change the note."""
+
+_Result = TypeVar("_Result")
+
+
+class SharedNote:
+    """The note in the store, as it was last read; several threads may use it."""
+
+    def __init__(self, store: ServiceStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._read_at = float("-inf")
+        self.note = NotificationNote()
+        """Nobody changes this object."""
+        self.failing = False
+        """Whether the last change could not be written."""
+
+    def refresh(self, older_than: float) -> None:
+        """Read the note if the last reading is so many seconds old; raises as `read_note`."""
+        with self._lock:
+            if monotonic() - self._read_at >= older_than:
+                self._read_at = monotonic()
+                self.note = NotificationNote(self._store.read_note(self._deadline()).value)
+
+    def change(self, edit: Callable[[NotificationNote], _Result]) -> _Result:
+        """Change the note by `edit`, which is called again if another unlocker writes meanwhile.
+
+        Raises:
+            ClusterMutexError: it can't be written; it may have been.
+        """
+        deadline, written = self._deadline(), False
+        try:
+            with self._lock:
+                while not written:
+                    seen = self._store.read_note(deadline)
+                    note = NotificationNote(seen.value)
+                    before, result, value = note.value(), edit(note), note.value()
+                    written = value == before or self._store.write_note(value, seen, deadline)
+                    if deadline.expired() and not written:
+                        raise StoreUnavailable("Other unlockers write the shared note.")
+                self._read_at, self.note = monotonic(), note
+        except ClusterMutexError as error:
+            if not self.failing:
+                log.warning(
+                    "The note in which unlockers agree on sent notifications can't be "
+                    "written: until it can, each unlocker may send its own. %s (If it was "
+                    "refused: let `clustermutex setup-auth` of this version grant it.)",
+                    error,
+                    extra={"event": "notify-note-failed"},
+                )
+            self.failing = True
+            raise
+        if value != before:
+            self.failing = False
+        return result
+
+    def _deadline(self) -> Deadline:
+        return Deadline.after(_TIMEOUT_S + self._store.poll)
+
+
+class Peers(Protocol):
+    """What a sender needs to know of its unlocker and of the others."""
+
+    identity: str
+    where: str
+    count: Callable[[str, int], None]
+
+    def announced(self, url: str) -> Sequence[tuple[str, bool]]:
+        """Return the living unlockers that announce a recipient, the oldest first, and whether it
+        works for them."""
+
+    def unnoted(self) -> Sequence[Event]:
+        """Return the events that could not be noted."""
+
+
+def sender_of(state: UrlState, announced: Sequence[tuple[str, bool]]) -> str:
+    """Return the unlocker that sends to a recipient now; empty: nobody."""
+    names = [name for name, _ in announced]
+    if state.by in names:
+        return state.by
+    turn = names[state.failed % len(names)] if names else ""
+    return next((name for name, works in announced if works), turn)
+
+
+class Sender:
+    """Sends to one recipient; for one thread."""
+
+    def __init__(self, recipient: Recipient, shared: SharedNote, peers: Peers) -> None:
+        self._recipient = recipient
+        self.url = recipient.name
+        self._shared = shared
+        self._peers = peers
+        self._outcome: tuple[Attempt, str] | None = None
+        """Of the last attempt, until the note has it."""
+        self._failed, self._failed_at = 0, float("-inf")  # as last seen in the note, and when
+        self._unnoted_since: float | None = None
+        self._sent_at, self._pause_s = float("-inf"), 0.0
+        self.works = True
+        """Whether the last attempt of this unlocker worked."""
+        self.failing_since: float | None = None
+        """When the first attempt began since the last one that worked, while something is owed."""
+        self.stepped_at = monotonic()
+        """When the last step succeeded."""
+
+    def step(self, *, ending: bool = False) -> None:
+        """Send the next message, if there is one and it is time; at the end only if no other
+        unlocker can.
+
+        Raises:
+            ClusterMutexError: the note can't be written.
+        """
+        announced = self._peers.announced(self.url)
+        if not ending or [name for name, _ in announced] in ([], [self._peers.identity]):
+            self._step(monotonic(), len(announced), ending=ending)
+        self.stepped_at = monotonic()
+
+    def _step(self, now: float, turns: int, *, ending: bool) -> None:
+        state = self._shared.note.urls.get(self.url, UrlState())
+        if state.failed != self._failed:
+            self._failed, self._failed_at = state.failed, now
+        unnoted = [e for e in self._peers.unnoted() if self.url not in e.told and e.stands()]
+        is_owed = bool(self._shared.note.owed(self.url) or state.more)
+        self._unnoted_since = (self._unnoted_since or now) if unnoted else None
+        if not (unnoted or is_owed or self._outcome):
+            self.failing_since = None
+            return
+        if not ending and now < self._sent_at + self._pause_s:
+            return
+        if self._unnoted_since and (ending or now >= self._unnoted_since + UNCOORDINATED_AFTER_S):
+            self._send_unnoted(unnoted)
+            return
+        self._settle()
+        retry_s = min(MAX_RETRY_S, RETRY_S * state.failed) / max(1, turns)
+        is_time = ending or self.works or now >= self._failed_at + retry_s
+        if is_owed and is_time and self._is_sender(state):
+            self._send_owed()
+
+    def _is_sender(self, state: UrlState) -> bool:
+        return sender_of(state, self._peers.announced(self.url)) == self._peers.identity
+
+    def _send_owed(self) -> None:
+        now = Now.read()
+        attempt = self._shared.change(
+            lambda note: note.attempt(self.url, self._peers.identity, self._is_sender, now.wall)
+        )
+        if attempt is None:
+            return
+        mark = "again" if attempt.again else ""
+        message = message_of(attempt.events, attempt.more, self._peers.where, now.wall, mark)
+        self._outcome = (attempt, self._deliver(message, attempt.events))
+        with suppress(ClusterMutexError):  # then before the next attempt
+            self._settle()
+
+    def _settle(self) -> None:
+        """Write the outcome of the last attempt; raises as `SharedNote.change`."""
+        if self._outcome is None:
+            return
+        attempt, outcome = self._outcome
+        given_up = self._shared.change(
+            lambda note: note.settle(self.url, self._peers.identity, attempt, outcome)
+        )
+        self._outcome = None
+        if given_up:
+            self._give_up(given_up)
+
+    def _send_unnoted(self, events: Sequence[Event]) -> None:
+        """Send events that could not be noted; one that has no answer is not sent again."""
+        now = Now.read()
+        message = message_of(events, {}, self._peers.where, now.wall, "not coordinated")
+        outcome = self._deliver(message, events)
+        if outcome != REFUSED:
+            for event in events:
+                event.told.append(self.url)
+        if outcome == UNANSWERED:
+            self._give_up(len(events))
+        self._pause_s = MAX_PAUSE_S
+
+    def _deliver(self, message: Message, events: Sequence[Event]) -> str:
+        is_calm = monotonic() > self._sent_at + MAX_PAUSE_S + MIN_PAUSE_S
+        is_full = sum(bool(event.line) for event in events) >= MAX_LINES
+        self.failing_since = self.failing_since or monotonic()
+        outcome = self._recipient.deliver(message)
+        self._sent_at, self.works = monotonic(), outcome == TOLD
+        longer = min(MAX_PAUSE_S, max(MIN_PAUSE_S, 2 * self._pause_s))
+        self._pause_s = MIN_PAUSE_S if is_calm or is_full or not self.works else longer
+        self.failing_since = None if self.works else self.failing_since
+        self._peers.count(TOLD if self.works else "failed", len(events))
+        return outcome
+
+    def _give_up(self, number: int) -> None:
+        self._peers.count(UNANSWERED, number)
+        log.warning(
+            "%s took a message and never answered: %d events are not sent again.",
+            self.url,
+            number,
+            extra={"event": "notify-unanswered"},
+        )
