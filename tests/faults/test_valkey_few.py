@@ -209,6 +209,18 @@ def test_late_answers_leave_no_tombstone_and_keep_their_connection(
     assert slow.accepted < 10
 
 
+def test_an_answer_of_an_unknown_shape_is_no_vote(slow: Relay, store: ValkeyStore) -> None:
+    slow.change = lambda said: said.replace(b"$5\r\ntaken\r\n", b":5\r\n")
+    with ClusterMutex(NAME, store=store):
+        told = f"{slow.endpoint} has no vote: it answers, and not as Valkey does."
+        wait_until(lambda: told in store.warnings_for_display(), what="the trouble")
+        slow.change = bytes
+    wait_until(lambda: not any(store.votes().values()), what="all votes")
+    began = time.monotonic()
+    store.settle(10.0)
+    assert time.monotonic() - began < 5.0
+
+
 class TestSlowDoor:
     """One server needs seconds to let a client in; the others are a majority."""
 

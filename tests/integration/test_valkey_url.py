@@ -6,6 +6,7 @@ import select
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +174,11 @@ class TestTls:
         finally:
             server.stop()
             plain.stop()
+
+
+def test_what_is_no_text_is_written_all_the_same(servers: Servers) -> None:
+    with servers.store() as store:
+        assert isinstance(ask(store, Take(replace(holder(), hostname="\ud800"))), Taken)
 
 
 def test_a_sentinel_is_named(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
+from valkey.exceptions import InvalidResponse
+
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.valkey import errors
 from lockclient.stores.valkey.errors import VoteFailure
@@ -156,6 +158,9 @@ class Server:
             answer = errors.classify(error)
         except errors.Unanswered as error:
             self.note_unanswered(connection, sent, error)
+            return
+        except (AttributeError, LookupError, TypeError, ValueError):  # no server of ours says that
+            self.note_unanswered(connection, sent, InvalidResponse("of an unknown shape"))
             return
         # One key that another program has, or that this user may not touch, is no reason to ask
         # the server nothing else.
