@@ -66,11 +66,9 @@ class Lease:
 
         Also if there is a new one by now: what was bound to the one before is gone.
         """
+        kept = self._renew(deadline)  # if it raises, the caller asks again
         lost, self._lost = self._lost, False
-        if self._renew(deadline):
-            return not lost
-        self._lost = False  # said now
-        return False
+        return kept and not lost
 
     def _renew(self, deadline: Deadline) -> bool:
         number = self.id

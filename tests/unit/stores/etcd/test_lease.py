@@ -1,4 +1,4 @@
-"""The tickets' lease: granted anew when its end has passed without an answer to a renewal."""
+"""The tickets' lease: granted anew after its end, and waiters hear of each one that was lost."""
 
 from __future__ import annotations
 
@@ -14,23 +14,34 @@ from lockclient.stores.etcd.wire.channels import Channels
 from lockclient.stores.etcd.wire.rpc_methods import GRANT
 
 
-class _NoRenewal:
-    """Grants leases that end at once, and answers no renewal."""
+class _Etcd:
+    """Grants leases of this TTL, and answers all renewals, but not the first one."""
 
-    granted = 0
+    granted = renewals = 0
+
+    def __init__(self, ttl: int) -> None:
+        self.ttl = ttl
 
     def call(self, method: object, *_: object) -> Any:
-        if method is not GRANT:
+        if method is GRANT:
+            self.granted += 1
+            return wire.LeaseGrantAnswer(id=self.granted, ttl=self.ttl)
+        self.renewals += 1
+        if self.renewals == 1:
             raise StoreUnavailable("no answer")
-        self.granted += 1
-        return wire.LeaseGrantAnswer(id=self.granted, ttl=0)
+        return wire.LeaseKeepAliveAnswer(ttl=self.ttl)
 
 
-def test_an_ended_lease_whose_renewal_stays_unanswered_is_granted_anew() -> None:
-    """Otherwise each waiter asks for the renewal of a lease that is gone, and none can queue."""
-    lease = Lease(cast("Channels", _NoRenewal()), 10, 5, renewed=True)
+@pytest.mark.parametrize("ttl", [0, 10], ids=["ended", "lost"])
+def test_waiters_hear_of_the_end_of_a_lease_though_the_next_renewal_failed(ttl: int) -> None:
+    """They have no ticket any more; and of a lease that is gone no waiter asks for a renewal."""
+    lease = Lease(cast("Channels", _Etcd(ttl)), 10, 5, renewed=True)
     assert lease.get(Deadline.after(1)) == 1
+    if ttl:
+        lease.forget(1)
+        assert lease.get(Deadline.after(1)) == 2
     with pytest.raises(StoreUnavailable):
         lease.keep(Deadline.after(1))
-    assert not lease.keep(Deadline.after(1)), "the waiters are told that their tickets are lost"
+    assert not lease.keep(Deadline.after(1))
     assert lease.get(Deadline.after(1)) == 2
+    assert lease.keep(Deadline.after(1)) == bool(ttl)
