@@ -99,7 +99,9 @@ class Watch:
         if isinstance(news, Missed):
             self._notify(news)
             return
-        with self._lock:  # two streams are two threads
+        # Two streams are two threads. One that tells a later revision waits until the listener has
+        # heard the earlier one.
+        with self._lock:
             if isinstance(news, Started):
                 fresh = news.revision > self._begun
                 self._begun = max(self._begun, news.revision)
@@ -108,8 +110,8 @@ class Watch:
                 news = [event for event in news if event.kv.mod_revision > self._told]
                 fresh = bool(news)
                 self._told = max(self._told, *(event.kv.mod_revision for event in news), 0)
-        if fresh:
-            self._notify(news)
+            if fresh:
+                self._notify(news)
 
 
 class WatchStream:
