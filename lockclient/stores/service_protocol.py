@@ -17,6 +17,8 @@ from lockclient.stores.diagnosis_protocol import Clock, Finding
 from lockclient.stores.protocol import AsyncMutexStore, Subscription
 
 Kind = Literal["locks", "queue", "removed", "unlockers", "withdrawn", "code"]
+NAMES_TO_SORT = 1000
+"""Names among which `ServiceStore.names` finds the first ones, where the keys' order is another."""
 
 
 class Change(NamedTuple):  # a million of them are made when so many keys are read
@@ -167,9 +169,10 @@ class ServiceStore(AsyncMutexStore, Protocol):
         """
 
     def names(self, prefix: str, limit: int, deadline: Deadline) -> list[str]:
-        """Return at most `limit` names of held locks that begin with `prefix`, sorted.
+        """Return the first names, by the alphabet, of held locks that begin with `prefix`.
 
-        If there are more, it is those that the store reads first, whatever its order is.
+        A store that reads names in another order reads `NAMES_TO_SORT` of them, or `limit` if that
+        is more, and returns the first of these.
         """
 
     def votes(self) -> Mapping[str, str]:

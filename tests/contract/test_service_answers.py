@@ -66,6 +66,14 @@ class TestWaiting:
         assert reader.names("deploy/", 2, soon()) == ["deploy/a", "deploy/b"]
         assert reader.names("nothing", 2, soon()) == []
 
+    def test_the_first_names_are_not_the_first_keys(
+        self, reader: ServiceStore, writer: ServiceStore
+    ) -> None:
+        """Keys are percent-encoded, which puts `ä` before `b`, and in etcd `b-` before `b`."""
+        for name in ("ä", "b", "b-"):
+            take(writer, name)
+        assert [reader.names("", limit, soon()) for limit in (1, 2)] == [["b"], ["b", "b-"]]
+
 
 class TestWhatItSaysOfItself:
     def test_all_is_well_and_it_says_so(self, reader: ServiceStore, writer: ServiceStore) -> None:

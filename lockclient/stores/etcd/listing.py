@@ -21,7 +21,14 @@ from lockclient.stores.etcd.wire.channels import Channels
 from lockclient.stores.etcd.wire.failover import FIRST_TRY_S, WireError, as_store_error
 from lockclient.stores.etcd.wire.paging import MAX_KEYS_UNSEEN, SAFE_KEYS, Pages
 from lockclient.stores.etcd.wire.rpc_methods import RANGE, TXN, Method
-from lockclient.stores.service_protocol import Batch, Change, Kind, Tickets, WaitQueue
+from lockclient.stores.service_protocol import (
+    NAMES_TO_SORT,
+    Batch,
+    Change,
+    Kind,
+    Tickets,
+    WaitQueue,
+)
 
 MAX_QUEUE_KEYS = 5000
 """Tickets of one line among which the first ones are looked for: some twenty requests."""
@@ -64,9 +71,9 @@ class EtcdListing(OpenedStore):
         for answer in self._pages(self._keyspace.locks_from(prefix), deadline, keys_only=True):
             parsed = (self._keyspace.parse(kv.key) for kv in answer.kvs)
             found += [key[1] for key in parsed if key is not None and key[2] == "uuid"]
-            if len(found) >= limit:
+            if len(found) >= max(limit, NAMES_TO_SORT):
                 break
-        return sorted(found[:limit])
+        return nsmallest(limit, found)
 
     def wait_queue(self, name: str, limit: int, deadline: Deadline) -> WaitQueue:
         span = self._keyspace.keys_of(name).line

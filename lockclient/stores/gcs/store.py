@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from heapq import nsmallest
 from itertools import islice
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ from lockclient.stores.gcs.requests import GcsRequestExecutor
 from lockclient.stores.gcs.wire.access_tokens import checked_credentials
 from lockclient.stores.gcs.wire.http_client import HttpClient
 from lockclient.stores.protocol import Capabilities
-from lockclient.stores.service_protocol import MAX_NOTE_BYTES, Change, Note
+from lockclient.stores.service_protocol import MAX_NOTE_BYTES, NAMES_TO_SORT, Change, Note
 from lockclient.threads.pool import WorkerPool
 
 _CLEAN_UP_TIMEOUT_S: Final = 10.0
@@ -148,7 +149,8 @@ class GcsStore(PolledStore):
 
     def names(self, prefix: str, limit: int, deadline: Deadline) -> list[str]:
         held = self._listing.held(prefix, deadline)
-        return sorted(self.background.run_shielded(lambda: [*islice(held, limit)]))
+        found = islice(held, max(limit, NAMES_TO_SORT))
+        return self.background.run_shielded(nsmallest, limit, found)
 
     def _guarded(self, deadline: Deadline) -> GuardedObjects:
         return GuardedObjects(self._client, self._names, deadline)
