@@ -66,11 +66,18 @@ class UnclaimedLocks:
         with self._lock:
             self._free_since = {}
 
-    def gauges(self) -> Iterator[Metric]:
-        """Yield the gauges of the last scan."""
+    def names(self) -> list[str]:
+        """Return the locks that have been free for `NORMAL_HANDOVER_S` in the last scan."""
+        return [name for _, name in self._late()]
+
+    def _late(self) -> list[tuple[float, str]]:
         with self._lock:
             until = self._scanned_at - NORMAL_HANDOVER_S
-            late = [(since, name) for name, since in self._free_since.items() if since <= until]
+            return [(since, name) for name, since in self._free_since.items() if since <= until]
+
+    def gauges(self) -> Iterator[Metric]:
+        """Yield the gauges of the last scan."""
+        late = self._late()
         offset = time.time() - monotonic()
         found = [(Holder(name), since + offset) for since, name in sorted(late)]
         yield GaugeMetricFamily(

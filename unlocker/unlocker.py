@@ -152,6 +152,7 @@ class Unlocker:
         self._table.start()
         self._notifier.start(
             *(self.identity, self._store, self._table, self.is_ready, self._rate_limit.engaged),
+            self._unclaimed.names,
             lambda result, number: self.metrics.notifications.labels(result).inc(number),
         )
         every = self._jobs.every

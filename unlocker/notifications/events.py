@@ -4,26 +4,38 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64encode
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from lockclient.model.holder import Holder
 from lockclient.text.durations import duration
-from lockclient.text.escaping import plain
+from lockclient.text.escaping import plain, shown_name
 
 PAST_ALERT, AUTO_UNLOCKED, FORCE_UNLOCKED = "past-alert", "auto-unlocked", "force-unlocked"
+TOO_LONG, BROKEN, UNCLAIMED = "held-too-long", "broken", "unclaimed"
 RESOLVED, BRAKE, IS_BLIND, SEES = "resolved", "brake", "blind", "sees"
 KINDS = {
     PAST_ALERT: ("lock past its alert", "locks past their alert"),
     AUTO_UNLOCKED: ("lock auto-unlocked", "locks auto-unlocked"),
     FORCE_UNLOCKED: ("lock force-unlocked", "locks force-unlocked"),
+    TOO_LONG: ("lock held too long", "locks held too long"),
+    BROKEN: ("lock broken", "locks broken"),
+    UNCLAIMED: ("lock free with waiters", "locks free with waiters"),
     RESOLVED: ("alert resolved", "alerts resolved"),
     BRAKE: ("brake on", "brakes on"),
     IS_BLIND: ("unlocker blind", "unlockers blind"),
     SEES: ("unlocker working again", "unlockers working again"),
 }
 """Kinds of events, with their names in a title: of one, and of several."""
+CONDITIONS = {
+    TOO_LONG: "held too long",
+    BROKEN: "broken",
+    UNCLAIMED: "free while clients wait for it",
+}
+"""Kinds of events of locks that `condition_events` finds, and what is no longer so at their end."""
+REPEATABLE = {BRAKE, BROKEN, UNCLAIMED}
+"""Kinds of which the next event may have the same name, when the last has ended."""
 MAX_LINES = 20
 """Events that a message names."""
 MARKED_AGE_S = 60.0
@@ -94,6 +106,32 @@ def alert_name(holder: Holder) -> str:
 def removal_name(holder: Holder) -> str:
     """Return the name of the removal of a holder, of which there is one at most."""
     return f"{holder_name(holder)}.gone"
+
+
+def condition_events(
+    holders: Iterable[Holder], unclaimed: Iterable[str], wall: float
+) -> Iterator[Event]:
+    """Yield an event for each lock that is held too long, broken, or free while clients wait.
+
+    Args:
+        holders: of all locks.
+        unclaimed: names of the locks that are free though clients wait.
+        wall: the wall clock.
+    """
+    for holder in holders:
+        lock = f"Lock '{shown_name(holder.name)}'"
+        if holder.broken():
+            line = f"{lock} is broken and never removed: {'; '.join(holder.faults())}."
+            name = f"{holder_name(holder)}.{BROKEN}"
+            yield Event(name, BROKEN, line, wall, lock=holder.name)
+        elif holder.too_long_at is not None and holder.too_long_at < wall:
+            line = f"{lock} is held longer than its max_hold, by {holder.describe()}."
+            name = f"{holder_name(holder)}.{TOO_LONG}"
+            yield Event(name, TOO_LONG, line, wall, lock=holder.name)
+    for lock_name in unclaimed:
+        line = f"Lock '{shown_name(lock_name)}' is free, and its first waiter does not take it."
+        name = f"{_hashed(lock_name, 16)}.{UNCLAIMED}"
+        yield Event(name, UNCLAIMED, line, wall, lock=lock_name)
 
 
 def portion(events: Sequence[Event]) -> Sequence[Event]:

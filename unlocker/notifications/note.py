@@ -38,9 +38,9 @@ from typing import Any
 from lockclient.model.fields import json_object
 from lockclient.stores.service_protocol import MAX_NOTE_BYTES
 from unlocker.notifications.events import (
-    BRAKE,
     KINDS,
     MAX_LINES,
+    REPEATABLE,
     RESOLVED,
     TAG_CHARS,
     Event,
@@ -177,7 +177,7 @@ class NotificationNote:
                 line = line if place < MAX_LINES else ""
                 over = Event(f"{event.name}.over", RESOLVED, line, now, owed=owed)
                 self.events.append(over)
-            if event.kind == BRAKE:  # the next one has the name
+            if event.kind in REPEATABLE:  # the next one has the name
                 event.name += f".{now:.0f}"
         self._forget_over()
         return self._fit()

@@ -11,8 +11,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from lockclient.errors import ClusterMutexError
 from lockclient.model.announcement import announced
@@ -20,7 +21,16 @@ from lockclient.model.clocks import monotonic
 from lockclient.overview.table import Table
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.escaping import shown_name
-from unlocker.notifications.events import BRAKE, IS_BLIND, SEES, Event, alert_name
+from unlocker.notifications.events import (
+    BRAKE,
+    CONDITIONS,
+    IS_BLIND,
+    SEES,
+    UNCLAIMED,
+    Event,
+    alert_name,
+    condition_events,
+)
 from unlocker.notifications.note import MAX_OVER, NotificationNote
 from unlocker.notifications.recipients import Recipient
 from unlocker.notifications.sender import Sender, SharedNote
@@ -36,7 +46,9 @@ READ_INTERVAL_S, IDLE_READ_INTERVAL_S = 2.0, 10.0
 """Seconds between two readings of the note while something is owed, and else."""
 LOG_INTERVAL_S = 60.0
 BRAKE_OFF_S = 120.0
-"""Seconds without a brake after which the next one is notified."""
+"""Seconds without a brake, or an unclaimed lock, after which the next one is notified."""
+SCAN_INTERVAL_S = 10.0
+"""Seconds between two looks at all locks for `CONDITIONS`."""
 STUCK_S = 90.0
 """Seconds without a step after which a thread counts as stuck."""
 FORGET_S = 86400.0
@@ -111,6 +123,7 @@ class Notifier:
         table: Table,
         trouble: Callable[[], str | None],
         is_rate_limited: Callable[[], bool],
+        unclaimed: Callable[[], Iterable[str]],
         count: Callable[[str, int], None],
     ) -> None:
         """Start the threads, which call the arguments twice a second.
@@ -121,6 +134,7 @@ class Notifier:
             table: has the locks, and the other unlockers.
             trouble: returns why the unlocker can't do its work; None if it can.
             is_rate_limited: returns whether removals are held back.
+            unclaimed: returns the locks that are free though clients wait.
             count: counts events by outcome.
         """
         if not self._recipients:
@@ -128,6 +142,9 @@ class Notifier:
         self.identity, self.count, self._poll = identity, count, store.poll
         self._table, self._trouble, self._is_rate_limited = table, trouble, is_rate_limited
         self._shared = SharedNote(store)
+        self._unclaimed = unclaimed
+        self._scanned_at, self._scanned_revision = float("-inf"), -1
+        self._conditions: dict[str, Event] = {}
         self._blindness = BlindnessDetector(identity)
         self._was_limited, self._blind = False, True
         self._retry_at = float("-inf")
@@ -238,11 +255,29 @@ class Notifier:
             revision = self._table.revision
             self.notify(Event(BRAKE, BRAKE, line, time.time(), revision, BRAKE, noticed=now))
         self._was_limited = limited
+        if not self._blind and now >= self._scanned_at + SCAN_INTERVAL_S:
+            self._scan(now)
         is_busy = self._pending or any(event.owed for event in self._shared.note.events)
         with suppress(ClusterMutexError):
             self._shared.refresh(READ_INTERVAL_S if is_busy else IDLE_READ_INTERVAL_S)
         self._note(now, ending=ending)
         self._stepped_at = monotonic()
+
+    def _scan(self, now: float) -> None:
+        """Notify of the conditions of locks that the last scan did not find."""
+        revision, before = self._table.revision, self._conditions
+        holders = [row.holder for row in self._table.rows().values()]
+        found = condition_events(holders, self._unclaimed(), time.time())
+        self._conditions = {event.name: event for event in found}
+        self._scanned_at, self._scanned_revision = now, revision
+        for name in self._conditions.keys() - before.keys():
+            event = self._conditions[name]
+            event.revision, event.noticed = revision, now
+            event.stands = partial(self._is_so, name)
+            self.notify(event)
+
+    def _is_so(self, name: str) -> bool:
+        return name in self._conditions
 
     def _note(self, now: float, *, ending: bool) -> None:
         """Note the gathered events and what has ended, if there is any and it is time.
@@ -304,8 +339,10 @@ class Notifier:
         self._ended_since = {}
         for event in self._shared.note.events if not self._blind else ():
             if event.lock and (line := self._end_of(event)) is not None:
+                is_unsteady = event.kind in (BRAKE, UNCLAIMED)
+                wait_s = BRAKE_OFF_S if is_unsteady else turn + 2 * self._poll
                 began = self._ended_since[event.name] = since.get(event.name, now)
-                if now - began >= (BRAKE_OFF_S if event.kind == BRAKE else turn + 2 * self._poll):
+                if now - began >= wait_s:
                     found[event.name] = line
         return found
 
@@ -313,6 +350,10 @@ class Notifier:
         """Return what is said of an end; None: it stands, or nobody knows."""
         if event.kind == BRAKE:
             return None if self._was_limited else ""
+        if event.kind in CONDITIONS:
+            if event.name in self._conditions or self._scanned_revision < event.revision:
+                return None
+            return f"Lock '{shown_name(event.lock)}' is no longer {CONDITIONS[event.kind]}."
         if self._table.revision < event.revision:
             return None
         row, why = self._table.row(event.lock), "it is no longer held"

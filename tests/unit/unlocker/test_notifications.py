@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 
@@ -274,6 +275,33 @@ def test_an_alert_that_ends_before_it_is_noted_is_not_notified(site: Site, ops: 
     site.do(held.release)
     site.run(30)
     assert not ops.messages
+
+
+def test_what_is_held_too_long_broken_or_unclaimed_is_notified_and_its_end(
+    site: Site, ops: Url
+) -> None:
+    """Once for all unlockers, also for one that is restarted; and again if it is so again."""
+    services = three(site, ops)
+    about = {"expected_runtime": 900, "locked_at": site.wall, "max_hold": 20}
+    site.foreign("long", site.wall + 900, None, about=json.dumps(about))
+    for times in (1, 2):
+        site.write({"locks/half/uuid": "u-half", "queue/free/w1": '{"hostname": "a", "pid": 1}'})
+        site.run(90)
+        services.pop(0).kill()
+        services.append(site.unlocker(ops))
+        site.clear("half")
+        site.write({"queue/free/w1": None})
+        site.run(200)
+        for words in (
+            "'half' is broken and never removed: ",
+            "'half' is no longer broken",
+            "'free' is free, and its first waiter does not take it",
+            "'free' is no longer free while clients wait",
+        ):
+            assert len(ops.lines(words)) == times, words
+    told(site, ops, "'long' is held longer than its max_hold, by elsewhere")
+    site.clear("long")
+    told(site, ops, "'long' is no longer held too long")
 
 
 def test_five_hundred_locks_are_one_message_and_few_writes(site: Site, ops: Url) -> None:
