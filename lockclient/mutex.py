@@ -97,7 +97,7 @@ class HeldLock(BaseHeldLock, AsksStore):
             except StoreUnavailable as error:  # without `force`: the system gives no thread
                 if force:
                     raise
-                self._holding.acquisition.trouble = str(error)
+                self._holding.acquisition.last_push_error = str(error)
 
     def release(self, timeout: Duration | None = None) -> None:
         """Release the lock.

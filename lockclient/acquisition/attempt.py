@@ -117,12 +117,12 @@ class Attempt:
                     continue
                 if isinstance(step, UsedUp):
                     yield from self._withdrawing()
-                    self._acquisition = self._acquisition.anew(str(uuid4()))
+                    self._acquisition = self._acquisition.with_new_uuid(str(uuid4()))
                     step = self._acquisition.begin(Now.read())
                     continue
                 if self._answered and isinstance(step, TakeOrQueue) and self._deadline.expired():
                     break  # no ticket only to withdraw it
-                if isinstance(step, GetPosition) and step.left_at is not None:
+                if isinstance(step, GetPosition) and step.predecessor_deleted_at is not None:
                     # Likely the head of the queue from now on: watch first, then look.
                     self._listen(WatchTarget(self._acquisition.name), 0)
                 sending = self._acquisition.sending
@@ -260,7 +260,7 @@ class Attempt:
                 )
 
     def _withdrawing(self) -> Steps[None]:
-        withdraw = self._acquisition.abandon()
+        withdraw = self._acquisition.start_withdrawal()
         if withdraw is None:
             return
         try:
@@ -298,5 +298,5 @@ class Attempt:
             sending.abandoned = True
         if self.holding is not None:
             self.holding.let_go()
-        elif (withdraw := self._acquisition.abandon()) is not None:
+        elif (withdraw := self._acquisition.start_withdrawal()) is not None:
             self.store.background.clean_up(withdraw)

@@ -254,7 +254,7 @@ class BaseMutex(Generic[Held]):
             self._new_holder(now, backtrace, context),
             self._runtime,
             queue=limit > 0,
-            lease_ready=store.has_ticket_lease(waiters),
+            has_ticket_lease=store.has_ticket_lease(waiters),
             own=own,
             has_queue=store.can.queue,
         )

@@ -124,7 +124,8 @@ class Holding:
                 now = Now.read()
         except (StoreUnavailable, StoreError) as error:
             failure = error
-        first, acquisition.trouble = not acquisition.trouble, str(failure or "")
+        is_first = not acquisition.last_push_error
+        acquisition.last_push_error = str(failure or "")
         self.check()  # no answer by the deadline is a loss
         if failure is None:
             if self.store.can.pace:
@@ -133,7 +134,7 @@ class Holding:
         if force:
             raise failure
         self.acquisition.put_off(monotonic() + RETRY_S)
-        if first and not isinstance(failure, StoreClosed):  # once for an outage
+        if is_first and not isinstance(failure, StoreClosed):  # once for an outage
             log.warning(
                 "The stamps of %r could not be pushed; it stays held for %.0f s more: %s",
                 acquisition.name,
@@ -306,18 +307,20 @@ class Holding:
         if timeout is not None:
             patience = min(patience, timeout)
         try:
-            outcome = yield RequestState(acquisition.release()), Deadline(monotonic() + patience)
+            unlock = RequestState(acquisition.unlock_request())
+            outcome = yield unlock, Deadline(monotonic() + patience)
         except BaseException as error:  # no answer, or a cancellation
             self.let_go()  # if only its time ran out, the store may still have it
             if lost is None or not isinstance(error, ClusterMutexError):
                 raise
             self._tell()
             raise copy(lost) from error
-        given_up, self._over = self._over, True
-        if isinstance(outcome, NotHolder) and not (given_up and outcome.removal is None):
-            acquisition.released(outcome)  # else our own clean-up was faster: that is no loss
-        if acquisition.may_be_out_there and (withdraw := acquisition.abandon()):
-            self.store.background.clean_up(withdraw)  # a second sending may still arrive
+        was_handed_over, self._over = self._over, True
+        # Without a removal record the background may have released it: that is no loss.
+        if isinstance(outcome, NotHolder) and not (was_handed_over and outcome.removal is None):
+            acquisition.note_unlock_refused(outcome)
+        if acquisition.may_arrive_late and (withdraw := acquisition.start_withdrawal()):
+            self.store.background.clean_up(withdraw)  # a retry may still arrive
         if acquisition.loss is not None:
             self._tell()
             raise copy(acquisition.loss)
@@ -333,7 +336,7 @@ class Holding:
         self._over = True
         if self.observation is not None and self.acquisition.loss is None:
             self.observation.released(answered=False)
-        withdraw = self.acquisition.abandon()
+        withdraw = self.acquisition.start_withdrawal()
         if withdraw is not None:
             self.store.background.clean_up(withdraw)
 

@@ -33,16 +33,16 @@ class TakeOrQueue:
 class GetPosition:
     """Look up the own ticket's place. Answer: `Position`.
 
-    That costs as much as the queue is long. With `predecessor` it asks more cheaply whether that
-    ticket still stands; with `left_at` it went at that revision: either it got the lock there,
-    which makes this waiter the head, or it gave up.
+    Its cost grows with the queue. With `predecessor` it asks more cheaply whether that ticket still
+    exists. `predecessor_deleted_at` is the revision that deleted it: there it got the lock, which
+    makes this waiter the head, or it withdrew.
     """
 
     name: str
     uuid: str
     ticket_revision: int
     predecessor: str | None = None
-    left_at: int | None = None
+    predecessor_deleted_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +91,14 @@ class Unlock:
 class Withdraw:
     """Leave neither lock nor ticket of this acquisition behind. Answer: `Done`, always.
 
-    With `tombstone` a take of it may still be out there (see `RequestState`), and must do nothing
-    when it arrives, however late that is. `unheard` is that take, if it is only that nobody has
-    heard its answer yet.
+    With `tombstone` a take of it may arrive late (see `RequestState`), and must then do nothing.
+    `unheard_take` is that take, if the store may have answered it and the caller did not wait.
     """
 
     name: str
     uuid: str
     tombstone: bool = False
-    unheard: RequestState | None = field(default=None, compare=False)
+    unheard_take: RequestState | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,11 +266,12 @@ class Model:
     def _position(self, request: GetPosition) -> Position:
         lock = self.lock(request.name)
         stands = self._stands(lock, request.uuid, request.ticket_revision)
-        if request.left_at is not None and request.left_at > self.compacted:
-            got_it = (request.predecessor, request.left_at)
-            ambiguous = self._uuid_at(request.name, request.left_at) != got_it
+        deleted_at = request.predecessor_deleted_at
+        if deleted_at is not None and deleted_at > self.compacted:
+            got_it = (request.predecessor, deleted_at)
+            ambiguous = self._uuid_at(request.name, deleted_at) != got_it
             return Position(stands, None, lock.uuid(), self.revision, ambiguous)
-        if request.predecessor is not None and request.left_at is None:
+        if request.predecessor is not None and deleted_at is None:
             found = lock.tickets.get(request.predecessor)
             stands_ahead = found is not None and found[0].revision < request.ticket_revision
             return Position(

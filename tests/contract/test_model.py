@@ -162,10 +162,10 @@ class Equivalence(RuleBasedStateMachine):
         match request:
             case Claim(holder=holder, ticket_revision=at):
                 return replace(request, ticket_revision=self.revision(holder.name, holder.uuid, at))
-            case GetPosition(name=name, uuid=uuid, ticket_revision=at, left_at=left):
+            case GetPosition(name=name, uuid=uuid, ticket_revision=at, predecessor_deleted_at=left):
                 at = self.revision(name, uuid, at)
                 left = left and self.revision(name, request.predecessor, left)
-                return replace(request, ticket_revision=at, left_at=left)
+                return replace(request, ticket_revision=at, predecessor_deleted_at=left)
             case Push(name=name, uuid=uuid, revision=at):
                 return replace(request, revision=self.revision(name, uuid, at))
             case Reclaim(previous=holder):
@@ -348,7 +348,7 @@ class Equivalence(RuleBasedStateMachine):
                 uuid = "nobody"
             elif pick == 4:
                 uuid, at = lock.uuid() or "", max(self.revisions[None])
-            request = replace(request, predecessor=uuid, left_at=at)
+            request = replace(request, predecessor=uuid, predecessor_deleted_at=at)
         elif pick < 8:
             others = [waiter.uuid for waiter in lock.queue() if waiter.uuid != mine.uuid]
             ahead = others[pick % len(others)] if others else "nobody"

@@ -211,7 +211,7 @@ class World:
             sending.in_flight = True
 
     def _abandon(self, client: Client) -> None:
-        client.withdraw = client.engine.abandon()
+        client.withdraw = client.engine.start_withdrawal()
         client.asking = client.waiting = None
         client.over = True
         client.gone = client.withdraw is None
@@ -231,9 +231,9 @@ class World:
             engine.sending.in_flight = False
         if isinstance(request, Unlock):
             if isinstance(outcome, NotHolder):
-                engine.released(outcome)
-            withdraw = engine.abandon()
-            client.withdraw = withdraw if engine.may_be_out_there else None
+                engine.note_unlock_refused(outcome)
+            withdraw = engine.start_withdrawal()
+            client.withdraw = withdraw if engine.may_arrive_late else None
             client.asking, client.over = None, True
             client.gone = client.withdraw is None
         elif isinstance(request, Push) and client.held:
@@ -287,7 +287,7 @@ class World:
         self._send(client, client.engine.push(client.now()))
 
     def release(self, client: Client) -> None:
-        self._send(client, client.engine.release())
+        self._send(client, client.engine.unlock_request())
 
     def give_up(self, client: Client) -> None:
         if client.asking is not None:

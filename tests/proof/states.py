@@ -6,10 +6,10 @@ import dataclasses
 from typing import Any
 
 _REVISIONS = {
-    *("revision", "created", "ticket_revision", "left_at", "fencing_token", "token"),
+    *("revision", "created", "ticket_revision", "predecessor_deleted_at", "fencing_token", "token"),
     *("_ticket_revision", "_written_at"),
 }
-_LEFT_OUT = {"_own", "_runtime", "_facts", "_confirmed_at", "deadline", "quiet_until", "_sent_at"}
+_LEFT_OUT = {"_own", "_runtime", "_record", "_confirmed_at", "deadline", "quiet_until", "_sent_at"}
 _FLAGS = ("resent", "held", "over", "dead", "gone", "pushes")
 
 
@@ -64,13 +64,12 @@ def _client(world: Any, client: Any) -> Any:
 
 
 def _past(world: Any, client: Any) -> Any:
-    """Return what a look back will find."""
-    left_at = getattr(client.asking, "left_at", None)
-    if left_at is None:
+    """Return the lock's uuid at the revision that deleted the ticket ahead."""
+    deleted_at = getattr(client.asking, "predecessor_deleted_at", None)
+    if deleted_at is None:
         return None
-    kv = next(
-        (kv for key, kv in world.etcd.at_revision(left_at).items() if key.endswith(b"/uuid")), None
-    )
+    then = world.etcd.at_revision(deleted_at)
+    kv = next((kv for key, kv in then.items() if key.endswith(b"/uuid")), None)
     return None if kv is None else (kv.value, _Revision(kv.revision))
 
 

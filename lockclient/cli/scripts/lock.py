@@ -82,7 +82,7 @@ def lock(ctx: click.Context, /, name: str, export: bool, **options: Any) -> None
     interrupts = Interrupts()
     with ending_cleanly(mutex, interrupts, lambda status: _tell_eval(status, export)):
         mutex.take()
-        while mutex.may_be_out_there():
+        while mutex.may_arrive_late():
             # A take that was sent twice may arrive again, even after the unlock. Only a release
             # by this process, which knows of it, makes that harmless.
             with errors_as_statuses():

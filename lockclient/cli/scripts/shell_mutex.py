@@ -100,9 +100,9 @@ class ShellMutex(ClusterMutex):
         """The fencing token; empty where the store has none, and never that of a command around."""
         return str(self.held.fencing_token) if self._store().can.fencing else ""
 
-    def may_be_out_there(self) -> bool:
+    def may_arrive_late(self) -> bool:
         """Tell whether a second sending of what took the lock may still arrive, ever so late."""
-        return self.held.holding.acquisition.may_be_out_there
+        return self.held.holding.acquisition.may_arrive_late
 
     def _new_holder(
         self, now: Now, backtrace: str | None, context: Mapping[str, str] | None

@@ -104,10 +104,10 @@ def _read_look(request: requests.GetPosition, answer: wire.TxnAnswer) -> outcome
     own, holder, third = _kvs(answer, 0), _kvs(answer, 1), _kvs(answer, 2)
     stands = bool(own) and own[0].create_revision == request.ticket_revision
     ahead, ambiguous = segment_of(third[0].key) if third else None, False
-    if request.left_at is not None:
+    if request.predecessor_deleted_at is not None:
         # The predecessor's ticket went and the uuid came in one transaction: it got the lock,
         # so nobody else is ahead. Anything else: it died or gave up, and somebody may be.
-        got_it = bool(third) and third[0].mod_revision == request.left_at
+        got_it = bool(third) and third[0].mod_revision == request.predecessor_deleted_at
         ahead = None
         ambiguous = not (got_it and _value(third) == unquote(request.predecessor or ""))
     elif request.predecessor is not None:  # it may be another one by that name, that came later

@@ -131,8 +131,8 @@ class Transactions:
         txn, keys = wire.Txn(), self._keys_of(request.name)
         _get(txn.success, keys.ticket(request.uuid))
         _get(txn.success, keys.uuid)
-        if request.left_at is not None:
-            _get(txn.success, keys.uuid, revision=request.left_at)
+        if request.predecessor_deleted_at is not None:
+            _get(txn.success, keys.uuid, revision=request.predecessor_deleted_at)
         elif request.predecessor is not None:
             _get(txn.success, keys.ticket_as_read(request.predecessor))
         else:

@@ -330,7 +330,7 @@ def _otherwise(
     if error.fault is ErrorKind.NO_LEASE and lease is not None:
         lease.forget(number)
     elif error.fault is ErrorKind.COMPACTED and isinstance(request, requests.GetPosition):
-        sending.request = replace(request, predecessor=None, left_at=None)
+        sending.request = replace(request, predecessor=None, predecessor_deleted_at=None)
     else:
         raise error.said from error.error
     return lease, number

@@ -287,7 +287,7 @@ class GcsRequestExecutor:
     def withdraw(self, request: requests.Withdraw, objects: GuardedObjects) -> Outcome:
         name, uuid = request.name, request.uuid
         where = self._names.lock(name)
-        may_arrive = request.tombstone and not _was_answered(request.unheard, objects.deadline)
+        may_arrive = request.tombstone and not _was_answered(request.unheard_take, objects.deadline)
         expires_at = 0  # one time for all rounds, by which ours is known again
         while True:
             state = objects.head(where)

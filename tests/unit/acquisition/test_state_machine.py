@@ -55,7 +55,7 @@ def begun(
     """An acquisition whose first request was sent."""
     holder = Holder("x", "me", hostname="h", pid=1, identity=identity, reason="why")
     acquisition = Acquisition(
-        holder, Runtime(300.0, auto_unlock), queue=queue, lease_ready=line_ready
+        holder, Runtime(300.0, auto_unlock), queue=queue, has_ticket_lease=line_ready
     )
     acquisition.begin(START)
     return acquisition
@@ -158,7 +158,7 @@ class TestGettingIt:
         """Refused means busy, and nothing can be left behind."""
         acquisition = begun(queue=False)
         assert steps(acquisition, Refused("other", 7)) == Busy("other")
-        assert acquisition.abandon() is None
+        assert acquisition.start_withdrawal() is None
 
     def test_the_first_waiter_queues_with_its_second_request(self) -> None:
         """A ticket needs a lease: who knows of none tries without the line first."""
@@ -170,7 +170,7 @@ class TestGettingIt:
     def test_who_has_a_lease_queues_at_once(self) -> None:
         """One request does both where tickets cost nothing."""
         acquisition = Acquisition(
-            Holder("x", "me"), Runtime(300.0, 900.0), queue=True, lease_ready=True
+            Holder("x", "me"), Runtime(300.0, 900.0), queue=True, has_ticket_lease=True
         )
         assert isinstance(acquisition.begin(START), TakeOrQueue)
 
@@ -235,8 +235,8 @@ class TestLostAnswers:
         patient, hasty = begun(), begun(queue=False)
         assert steps(patient, Taken(5, by_earlier_send=True), NotHolder("o", None)) == UsedUp()
         assert steps(hasty, Taken(5, by_earlier_send=True), NotHolder("o", None)) == Busy("o")
-        assert hasty.abandon() == Withdraw("x", "me")
-        again = patient.anew("me-again").begin(at(1))
+        assert hasty.start_withdrawal() == Withdraw("x", "me")
+        again = patient.with_new_uuid("me-again").begin(at(1))
         assert isinstance(again, Take)
         assert (again.holder.uuid, again.holder.reason) == ("me-again", "why")
 
@@ -253,15 +253,15 @@ class TestLostAnswers:
         acquisition = begun()
         sending(acquisition).ambiguous = True
         steps(acquisition, *outcomes)
-        assert acquisition.may_be_out_there
-        assert acquisition.abandon() == Withdraw("x", "me", tombstone=True)
+        assert acquisition.may_arrive_late
+        assert acquisition.start_withdrawal() == Withdraw("x", "me", tombstone=True)
 
     def test_nobody_answered(self) -> None:
         """Unknown is not the same as not sent: only one of them can leave something."""
         acquisition = begun()
-        assert acquisition.abandon() is None
+        assert acquisition.start_withdrawal() is None
         sending(acquisition).ambiguous = True
-        assert acquisition.abandon() == Withdraw("x", "me", tombstone=True)
+        assert acquisition.start_withdrawal() == Withdraw("x", "me", tombstone=True)
 
     @pytest.mark.parametrize("identity", [None, "worker"])
     def test_an_interrupt_under_way_leaves_a_mark(self, identity: str | None) -> None:
@@ -272,17 +272,17 @@ class TestLostAnswers:
             reclaim = steps(acquisition, Refused("dead", 4), ReadResult(previous, (), None, 4))
             assert isinstance(reclaim, Reclaim)
         sending(acquisition).in_flight = True
-        assert acquisition.abandon() == Withdraw("x", "me", tombstone=True)
+        assert acquisition.start_withdrawal() == Withdraw("x", "me", tombstone=True)
 
     def test_a_ticket_is_a_trace(self) -> None:
         """Who gives up in line has something to take back, and nothing can arrive late."""
         acquisition = begun()
         steps(acquisition, Refused("o", 7), Queued(8, None, "o", 9))
-        assert acquisition.abandon() == Withdraw("x", "me")
+        assert acquisition.start_withdrawal() == Withdraw("x", "me")
 
     def test_what_was_never_sent_needs_no_withdrawal(self) -> None:
-        """Nothing was asked, nothing is left."""
-        assert Acquisition(Holder("x", "me"), Runtime(1.0, 2.0), queue=True).abandon() is None
+        acquisition = Acquisition(Holder("x", "me"), Runtime(1.0, 2.0), queue=True)
+        assert acquisition.start_withdrawal() is None
 
 
 class TestIdentity:
@@ -302,7 +302,7 @@ class TestIdentity:
             Holder("x", "me", identity="worker"),
             Runtime(300.0, 900.0),
             queue=True,
-            lease_ready=True,
+            has_ticket_lease=True,
         )
         assert isinstance(acquisition.begin(START), Take)
         assert steps(acquisition, Refused("dead", 4)) == Read("x")
@@ -465,11 +465,11 @@ class TestHoldingIt:
         """What the watch, a look or a push that was overtaken bring afterwards is no news."""
         acquisition = held()
         push = acquisition.push(at(9))
-        assert acquisition.release() == Unlock("x", "me")
+        assert acquisition.unlock_request() == Unlock("x", "me")
         acquisition.observed(WatchEvent(9))
         acquisition.saw(ReadResult(None, (), None, 10))
         acquisition.pushed(push, NotHolder(None, None), at(9).monotonic)
-        acquisition.released(NotHolder(None, None, resent=True))
+        acquisition.note_unlock_refused(NotHolder(None, None, resent=True))
         assert acquisition.check(at(10_000).monotonic) is None
 
     def test_an_unlock_that_finds_it_gone_is_a_loss(self) -> None:
@@ -483,6 +483,6 @@ class TestHoldingIt:
             (NotHolder(None, removal, resent=True), True),
         ]:
             acquisition = held()
-            acquisition.release()
-            acquisition.released(outcome)
+            acquisition.unlock_request()
+            acquisition.note_unlock_refused(outcome)
             assert (acquisition.loss is not None) == lost, outcome
