@@ -31,6 +31,7 @@ class Settings:
         cacert, cert, key: paths of PEM files; a `cacert` or `tls` makes it TLS.
         tls: TLS even without `cacert`: with the public authorities that gRPC brings along.
         user, password: for etcd's own authentication.
+        password_file: path of a file with the password, read anew for each token.
         location: where the locks are, in place of all of the above, which are etcd's.
     """
 
@@ -46,9 +47,12 @@ class Settings:
         tls: bool = False,
         user: str | None = None,
         password: str | None = None,
+        password_file: str | None = None,
         location: Location | None = None,
     ) -> None:
-        etcd = type(DEFAULT_LOCATION)(endpoints, root, cacert, cert, key, tls, user, password)
+        etcd = type(DEFAULT_LOCATION)(
+            endpoints, root, cacert, cert, key, tls, user, password, password_file
+        )
         # With a location, too, as `dataclasses.replace` of settings wants it.
         location = etcd if location is None else _changed(location, asdict(etcd))
         object.__setattr__(self, "location", location)
@@ -88,6 +92,7 @@ class Settings:
         return self.location.where
 
 
+_NO_PASSWORD = {"password": None, "password_file": None}
 _ETCD_DEFAULTS = {known.name: known.default for known in fields(DEFAULT_LOCATION)}
 
 
@@ -122,7 +127,9 @@ def made_of(
             location = DEFAULT_LOCATION.from_environment()
         location = location.at_endpoints(endpoints)
     if with_client:
-        others = {"user": None, "password": None, **others}
+        others = {"user": None, **_NO_PASSWORD, **others}
+    elif others.keys() & _NO_PASSWORD.keys():
+        others = {**others, **(_NO_PASSWORD | dict(others))}
     if isinstance(location, type(DEFAULT_LOCATION)):
         return Settings(location=replace(location, **others))
     return Settings(location=_changed(location, others))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, Protocol
+from pathlib import Path
+from typing import Any, ClassVar, Final, Protocol
 
-from lockclient.text.url import split_url
+from lockclient.errors import StoreError
+from lockclient.text.url import check_endpoint, check_no_user, check_readable, split_url
 
 _OF_LOCKS: Final = {"code", "locks", "queue", "released", "removed", "withdrawn"}
 _OF_SERVICES: Final = {"locks-unlockers", "notifications", "server", "unlockers"}
 FOLDERS: Final = frozenset(_OF_LOCKS | _OF_SERVICES)
 """Segments that follow a root in the keys of any store."""
+MAX_PASSWORD_BYTES: Final = 4096
+"""Bytes of a file with a password."""
 
 
 class Location(Protocol):
@@ -42,6 +47,101 @@ class UrlLocation:
         """Return it without user, password and query."""
         parts = split_url(self.given)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """Servers that are named one by one, what all keys in them begin with, and how to get in.
+
+    Attributes:
+        endpoints: `host:port` of each server.
+        root: the keys' prefix, without a slash at its end.
+        cacert, cert, key: paths of PEM files.
+        tls: whether to talk TLS.
+        user, password: for the servers' own authentication.
+        password_file: path of a file with the password, in place of `password`. It is read each
+            time that the password is needed, so that a new one needs no restart.
+    """
+
+    endpoints: tuple[str, ...]
+    root: str
+    cacert: str | None = None
+    cert: str | None = None
+    key: str | None = None
+    tls: bool = False
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    password_file: str | None = None
+
+    VARIABLES: ClassVar[str]
+    """What the names of the environment's variables begin with."""
+    PORT: ClassVar[int]
+
+    def __post_init__(self) -> None:
+        make_texts_exact(self)
+        for endpoint in self.endpoints:
+            check_no_user(endpoint, self.user_variables())
+            check_endpoint(endpoint, "endpoint", self.PORT)
+        refuse_nested_root(self.root)
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("A client certificate and its key go together: give both or none.")
+        for what in ("cacert", "cert", "key"):
+            check_readable(getattr(self, what), what)
+        variable = f"{self.VARIABLES}_PASSWORD"
+        if self.password is not None and self.password_file is not None:
+            raise ValueError(f"Give {variable} or {variable}_FILE, not both.")
+        if self.password_file is not None:
+            _read_password(self.password_file)
+        elif self.user is not None and self.password is None:
+            raise ValueError(f"A user was given without a password ({variable}).")
+
+    @classmethod
+    def user_variables(cls) -> str:
+        """Return the names of the variables with user and password."""
+        return f"{cls.VARIABLES}_USER and {cls.VARIABLES}_PASSWORD"
+
+    @classmethod
+    def said_by(cls, environ: Mapping[str, str], *names: str) -> dict[str, Any]:
+        """Return what the environment says of these fields; an empty text says nothing."""
+        return {name: environ.get(f"{cls.VARIABLES}_{name.upper()}") or None for name in names}
+
+    @property
+    def password_source(self) -> str:
+        """What people have to look at if the password is refused."""
+        variable = f"{self.VARIABLES}_PASSWORD"
+        return variable if self.password_file is None else f"{variable}_FILE ({self.password_file})"
+
+    def current_password(self) -> str | None:
+        """Return the password, as its file has it now.
+
+        Raises:
+            StoreError: the file can't be used.
+        """
+        if self.password_file is None:
+            return self.password
+        try:
+            return _read_password(self.password_file)
+        except ValueError as error:
+            raise StoreError(f"{self.VARIABLES}_PASSWORD_FILE: {error}", passing=True) from None
+
+
+def _read_password(path: str) -> str:
+    """Return what stands in a file, without the end of its line.
+
+    Raises:
+        ValueError: it can't be read, or is no password; the text says why and quotes nothing of it.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            read = file.read(MAX_PASSWORD_BYTES + 1)
+        password = read.decode().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ValueError(f"The password file {path!r} can't be read: {why}.") from None
+    if not password or len(read) > MAX_PASSWORD_BYTES:
+        fault = "is empty" if not password else f"has more than {MAX_PASSWORD_BYTES} bytes"
+        raise ValueError(f"The password file {path!r} {fault}.")
+    return password
 
 
 def make_texts_exact(location: Any) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from lockclient.stores.etcd.location import EXAMPLE, USER_VARIABLES, EtcdLocation
+from lockclient.stores.etcd.location import EXAMPLE, EtcdLocation
 from lockclient.stores.location import UrlLocation
 from lockclient.text.url import check_no_user, split_url
 
@@ -100,7 +100,7 @@ def read_location(url: str, environ: Mapping[str, str] = os.environ) -> Location
     if entry is None and _factory(scheme) is not None:
         return UrlLocation(url)
     if entry is None:
-        check_no_user(url, USER_VARIABLES)
+        check_no_user(url, EtcdLocation.user_variables())
         others = ", ".join(f"{other}://" for other in ENTRIES if ENTRIES[other] is not _ETCD)
         raise ValueError(
             f"It must begin with etcd:// (or etcds:// for TLS), like {EXAMPLE}, or with one of "

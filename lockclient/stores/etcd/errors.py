@@ -103,7 +103,8 @@ def refused(
         advice = f" {_lacking(location, request)}"
     elif "authentication failed" in details:
         who = f" as {location.user!r}" if location and location.user else ""
-        advice = f" Check ETCDCTL_USER and ETCDCTL_PASSWORD: it does not let us in{who}."
+        secret = location.password_source if location else "ETCDCTL_PASSWORD"
+        advice = f" Check ETCDCTL_USER and {secret}: it does not let us in{who}."
     elif "user name is empty" in details:
         advice = (
             " This etcd asks for a user: set ETCDCTL_USER and ETCDCTL_PASSWORD, or give a client "

@@ -5,67 +5,43 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 from urllib.parse import unquote
 
-from lockclient.stores.location import make_texts_exact, refuse_nested_root
-from lockclient.text.url import (
-    check_endpoint,
-    check_no_user,
-    check_readable,
-    named_source,
-    split_url,
-)
+from lockclient.stores.location import Servers
+from lockclient.text.url import check_no_user, named_source, split_url
 
 EXAMPLE = "etcd://host1:2379,host2:2379/clustermutex"
-PORT = 2379
-DEFAULT_ENDPOINT = f"127.0.0.1:{PORT}"
+DEFAULT_ENDPOINT = "127.0.0.1:2379"
 DEFAULT_ROOT = "/clustermutex"
-USER_VARIABLES = "ETCDCTL_USER and ETCDCTL_PASSWORD"
 
 
 @dataclass(frozen=True, slots=True)
-class EtcdLocation:
+class EtcdLocation(Servers):
     """The members of a cluster, what all keys in it begin with, and how to get in.
 
-    Attributes:
-        endpoints: `host:port` of each member.
-        root: the prefix of all keys, from `/` on, without one at the end.
-        cacert, cert, key: paths of PEM files; a `cacert` or `tls` makes it TLS.
-        tls: TLS even without `cacert`: with the public authorities that gRPC brings along.
-        user, password: for etcd's own authentication.
+    `root` begins with a slash. A `cacert` makes it TLS; `tls` without one means the public
+    authorities that gRPC brings along.
     """
 
     endpoints: tuple[str, ...] = (DEFAULT_ENDPOINT,)
     root: str = DEFAULT_ROOT
-    cacert: str | None = None
-    cert: str | None = None
-    key: str | None = None
-    tls: bool = False
-    user: str | None = None
-    password: str | None = field(default=None, repr=False)
+
+    VARIABLES: ClassVar[str] = "ETCDCTL"
+    PORT: ClassVar[int] = 2379
 
     def __post_init__(self) -> None:
-        make_texts_exact(self)
+        Servers.__post_init__(self)  # `super()` does not know a class with slots
         if not self.endpoints:
             raise ValueError(f"At least one etcd endpoint is needed, like {DEFAULT_ENDPOINT}.")
-        for endpoint in self.endpoints:
-            check_no_user(endpoint, USER_VARIABLES)
-            check_endpoint(endpoint, "etcd endpoint", PORT)
         if not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", self.root):
             raise ValueError(
                 f"The root {self.root!r} must look like /clustermutex: segments of letters, "
                 "digits and ._~- that each begin with a slash."
             )
-        refuse_nested_root(self.root)
-        if (self.cert is None) != (self.key is None):
-            raise ValueError("A client certificate and its key go together: give both or none.")
-        if self.password is not None and self.user is None:
+        if self.user is None and (self.password, self.password_file) != (None, None):
             raise ValueError("A password was given without a user (ETCDCTL_USER).")
-        if self.user is not None and self.password is None:
-            raise ValueError("A user was given without a password (ETCDCTL_PASSWORD).")
-        for what in ("cacert", "cert", "key"):
-            check_readable(getattr(self, what), what)
 
     @property
     def secure(self) -> bool:
@@ -89,7 +65,7 @@ class EtcdLocation:
         Raises:
             ValueError: it is malformed; the text says what it should be.
         """
-        check_no_user(url, USER_VARIABLES)  # first of all: what is said below quotes parts of it
+        check_no_user(url, cls.user_variables())  # first: errors below quote parts of it
         parts = split_url(url)
         if parts.query or parts.fragment:
             raise ValueError(f"It has a query or fragment; it takes none: {EXAMPLE}.")
@@ -111,16 +87,13 @@ class EtcdLocation:
             listed = environ.get("ETCDCTL_ENDPOINTS", DEFAULT_ENDPOINT).split(",")
             location = cls().at_endpoints([endpoint.strip() for endpoint in listed])
         with named_source("ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY"):
-            location = replace(
-                location,
-                cacert=environ.get("ETCDCTL_CACERT") or None,
-                cert=environ.get("ETCDCTL_CERT") or None,
-                key=environ.get("ETCDCTL_KEY") or None,
-            )
-        with named_source(USER_VARIABLES):
+            location = replace(location, **cls.said_by(environ, "cacert", "cert", "key"))
+        with named_source(cls.user_variables()):
+            said = cls.said_by(environ, "password", "password_file")
             user, colon, password = environ.get("ETCDCTL_USER", "").partition(":")
-            secret = environ.get("ETCDCTL_PASSWORD") or (password if colon else None)
-            return replace(location, user=user or None, password=secret)
+            if colon and said["password"] is None:
+                said["password"] = password
+            return replace(location, user=user or None, **said)
 
     def at_endpoints(self, endpoints: Sequence[str]) -> EtcdLocation:
         """Return the same at other endpoints, `https://` in front of each for TLS.
@@ -129,7 +102,7 @@ class EtcdLocation:
             ValueError: they are malformed, or some are for TLS and some are not.
         """
         listed = ",".join(endpoints)
-        check_no_user(listed, USER_VARIABLES)
+        check_no_user(listed, self.user_variables())
         bare: list[str] = []
         secure: set[bool] = set()
         for endpoint in endpoints:

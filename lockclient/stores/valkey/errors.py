@@ -21,7 +21,7 @@ class ErrorReply(valkey_py.ResponseError):
     """What a server answers with that does not do it; with all that it says of it."""
 
 
-FAILED: Final = (ErrorReply, *Unanswered)
+FAILED: Final = (ErrorReply, StoreError, *Unanswered)
 """Whatever a request may fail with."""
 
 
@@ -60,7 +60,7 @@ _BY_ERROR_TEXT: Final = {
     "^OOM|when used memory": _full("it has no memory left (maxmemory)"),
     "^MISCONF": _full("it can't save to its disk and takes no writes (MISCONF)"),
     "WRONGPASS|invalid username-password|invalid password": _for_the_connection(
-        "it does not accept user and password (VALKEY_USER, VALKEY_PASSWORD)"
+        "it does not accept user and password (VALKEY_USER, VALKEY_PASSWORD, VALKEY_PASSWORD_FILE)"
     ),
     "NOAUTH|Authentication required": _for_the_connection(
         "it wants a password: set VALKEY_PASSWORD, and VALKEY_USER for its ACLs"
@@ -146,6 +146,8 @@ def classify(error: Exception, location: ValkeyLocation | None = None) -> VoteFa
             return VoteFailure(reason, permanent=True)
         known = (found for pattern, found in _BY_ERROR_TEXT.items() if re.search(pattern, text))
         return next(known, None) or VoteFailure(_cut(text), permanent=True)
+    if isinstance(error, StoreError):
+        return VoteFailure(_cut(text), permanent=True)
     if isinstance(error, valkey_py.InvalidResponse):  # another program is at its address
         return VoteFailure("it answers, and not as Valkey does")
     inner = error.__context__  # valkey-py raises its own exceptions instead

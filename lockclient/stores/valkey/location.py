@@ -5,62 +5,49 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar
 from urllib.parse import parse_qsl, unquote
 
-from lockclient.stores.location import make_texts_exact, refuse_nested_root
-from lockclient.text.url import (
-    check_endpoint,
-    check_no_user,
-    check_readable,
-    split_url,
-)
+from lockclient.stores.location import Servers
+from lockclient.text.url import check_no_user, split_url
 
 EXAMPLE = "valkey://host1,host2,host3/clustermutex"
-PORT = 6379
 DEFAULT_ROOT = "clustermutex"
 DEFAULT_LONGEST = 3600.0
 SCHEMES = {"valkey": False, "redis": False, "valkeys": True, "rediss": True}
 """The schemes, and whether each is TLS."""
 _ROOT = re.compile(r"[A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]+)*")
 MAX_SERVERS = 15
-_USER_VARIABLES = "VALKEY_USER and VALKEY_PASSWORD"
 
 
 @dataclass(frozen=True, slots=True)
-class ValkeyLocation:
+class ValkeyLocation(Servers):
     """N servers that know nothing of each other, and what all keys in them begin with.
 
+    All clients of one lock must name the same ones; user and password are the same on each.
+
     Attributes:
-        endpoints: `host:port` of each server; all who use one lock must name the same.
-        root: the keys' prefix, without a slash at the end.
-        tls: whether to talk TLS.
-        user, password: for the servers' ACLs, the same on each.
-        cacert, cert, key: paths of PEM files.
         expire: a lock is over soon after its time, which its next taker tells on record; else it
             stays for a day, so that an unlocker can tell of it.
         longest: seconds that a lock may go without a heartbeat; one number for the whole
             keyspace, as a server that was emptied gives no lock for so long.
     """
 
-    endpoints: tuple[str, ...]
     root: str = DEFAULT_ROOT
-    tls: bool = False
-    user: str | None = None
-    password: str | None = field(default=None, repr=False)
-    cacert: str | None = None
-    cert: str | None = None
-    key: str | None = None
     expire: bool = False
     longest: float = DEFAULT_LONGEST
 
+    VARIABLES: ClassVar[str] = "VALKEY"
+    PORT: ClassVar[int] = 6379
+
     def __post_init__(self) -> None:
-        make_texts_exact(self)
+        for what in ("cacert", "cert", "key"):
+            if getattr(self, what) is not None and not self.tls:
+                raise ValueError(f"{what} is given, but the URL does not say TLS (valkeys://).")
+        Servers.__post_init__(self)  # `super()` does not know a class with slots
         if not 1 <= len(self.endpoints) <= MAX_SERVERS:
             raise ValueError(f"It must name 1 to {MAX_SERVERS} servers, like {EXAMPLE}.")
-        for endpoint in self.endpoints:
-            check_no_user(endpoint, _USER_VARIABLES)
-            check_endpoint(endpoint, "server", PORT)
         if len(set(self.endpoints)) < len(self.endpoints):
             raise ValueError("It names a server twice, which would have two votes.")
         if not _ROOT.fullmatch(self.root):
@@ -68,18 +55,8 @@ class ValkeyLocation:
                 f"The prefix {self.root!r} must be segments of letters, digits and ._~- with "
                 "slashes between them."
             )
-        refuse_nested_root(self.root)
         if not 1 <= self.longest <= 30 * 86400:
             raise ValueError("longest must be 1 s to 30 days, like longest=3600.")
-        if self.user is not None and self.password is None:
-            raise ValueError("A user was given without a password (VALKEY_PASSWORD).")
-        if (self.cert is None) != (self.key is None):
-            raise ValueError("A client certificate and its key go together: give both or none.")
-        for what in ("cacert", "cert", "key"):
-            path = getattr(self, what)
-            if path is not None and not self.tls:
-                raise ValueError(f"{what} is given, but the URL does not say TLS (valkeys://).")
-            check_readable(path, what)
 
     @property
     def majority(self) -> int:
@@ -117,7 +94,7 @@ class ValkeyLocation:
         Raises:
             ValueError: it is malformed; the text says what it should be.
         """
-        check_no_user(url, _USER_VARIABLES)  # first of all: what is said below quotes parts of it
+        check_no_user(url, cls.user_variables())  # first: errors below quote parts of it
         parts = split_url(url)
         if parts.scheme not in SCHEMES or parts.fragment:
             raise ValueError(f"It must be servers and a prefix, like {EXAMPLE}.")
@@ -141,16 +118,12 @@ class ValkeyLocation:
             endpoints=tuple(map(_with_port, parts.netloc.split(","))),
             root=root or DEFAULT_ROOT,
             tls=SCHEMES[parts.scheme],
-            user=environ.get("VALKEY_USER") or None,
-            password=environ.get("VALKEY_PASSWORD") or None,
-            cacert=environ.get("VALKEY_CACERT") or None,
-            cert=environ.get("VALKEY_CERT") or None,
-            key=environ.get("VALKEY_KEY") or None,
             expire=said.get("expire") == "1",
             longest=float(longest),
+            **cls.said_by(environ, "cacert", "cert", "key", "user", "password", "password_file"),
         )
 
 
 def _with_port(endpoint: str) -> str:
     has_port = re.search(r":[^:\]]*$", endpoint) and not endpoint.endswith("]")
-    return endpoint if has_port else f"{endpoint}:{PORT}"
+    return endpoint if has_port else f"{endpoint}:{ValkeyLocation.PORT}"

@@ -267,6 +267,19 @@ def test_etcdctl_s_variables_are_read_as_it_reads_them(pem: str) -> None:
         ({"ETCDCTL_USER": "ann"}, "ETCDCTL_USER.* without a password"),
         ({"ETCDCTL_USER": ":p"}, "ETCDCTL_USER.* without a user"),
         ({"ETCDCTL_PASSWORD": "p"}, "ETCDCTL_PASSWORD: .* without a user"),
+        ({"ETCDCTL_PASSWORD_FILE": __file__}, "ETCDCTL_PASSWORD: .*has more than 4096 bytes"),
+        (
+            {"ETCDCTL_USER": "ann", "ETCDCTL_PASSWORD_FILE": "/x"},
+            "file '/x' can't be read: No such file",
+        ),
+        (
+            {"ETCDCTL_USER": "ann", "ETCDCTL_PASSWORD_FILE": "/dev/null"},
+            "file '/dev/null' is empty",
+        ),
+        (
+            {"ETCDCTL_USER": "ann:p", "ETCDCTL_PASSWORD_FILE": "/x"},
+            "Give ETCDCTL_PASSWORD or ETCDCTL_PASSWORD_FILE, not both",
+        ),
     ],
 )
 def test_a_malformed_variable_is_an_error(environ: dict[str, str], said: str) -> None:

@@ -33,6 +33,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
+from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.common.async_bridge import by_thread
 from lockclient.stores.common.background import Background
@@ -97,6 +98,9 @@ class AioChannels:
                     pause = tries.failed(error)
                     if tries.renew:
                         self._renew(member, method, tries.began_at)
+                except ClusterMutexError:
+                    tries.refused()
+                    raise
                 except Exception as error:  # noqa: BLE001 - whatever it is, nobody has answered
                     if self._failover.closed:
                         raise tries.closed() from None
@@ -170,13 +174,13 @@ class AioChannels:
             del self._connections[member.endpoint]
 
     async def _metadata(self, member: Endpoint, limit: Deadline) -> Metadata | None:
-        if not self._failover.authentication.name:
+        if not self._location.user:
             borrowed = self._threads.borrowed
             return None if borrowed is None else borrowed.metadata()
         if member.token is None:
             async with self._authenticating.turn(limit):
                 if member.token is None:
-                    asked = self._failover.authentication
+                    asked = self._failover.authentication()
                     try:
                         answer = await self._send(member, AUTHENTICATE, asked, limit)
                         member.token = answer.token

@@ -204,7 +204,7 @@ class Channels:
             connection = self.connection(member, AUTHENTICATE)
             stub = connection.stub(AUTHENTICATE)
             try:
-                member.token = stub(self.failover.authentication, timeout=timeout).token
+                member.token = stub(self.failover.authentication(), timeout=timeout).token
                 connection.failing_since = None
             except grpc.RpcError as error:
                 connection.note(error)

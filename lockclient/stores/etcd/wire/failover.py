@@ -150,9 +150,6 @@ class Failover:
     def __init__(self, location: EtcdLocation, *, renewable: bool = True) -> None:
         self.location = location
         self.renewable = renewable
-        self.authentication = wire.Authenticate(
-            name=location.user or "", password=location.password or ""
-        )
         self.members = [Endpoint(endpoint) for endpoint in location.endpoints]
         self.closed = False
         self.good = self.members[0]
@@ -163,6 +160,17 @@ class Failover:
         """How many answers came, about: threads may miss each other's, but not that one came."""
         self._reasons: set[str] = set()  # that were logged during this outage
         self._reporting = threading.Lock()
+
+    def authentication(self) -> wire.Authenticate:
+        """Return the request for a token, with the password as it is now.
+
+        Raises:
+            StoreError: the file of the password can't be used.
+        """
+        location = self.location
+        return wire.Authenticate(
+            name=location.user or "", password=location.current_password() or ""
+        )
 
     def next(self, asked: tuple[Endpoint, ...] = ()) -> Endpoint:
         """Return the member that last answered, or else the one whose failure is longest ago.
@@ -291,7 +299,7 @@ class Tries:
         assert member is not None
         fault = diagnose(error)
         self._sending.in_flight = False
-        renewable = bool(failover.authentication.name) and self._new_tokens < MAX_NEW_TOKENS
+        renewable = bool(failover.location.user) and self._new_tokens < MAX_NEW_TOKENS
         # A request without a token counts as that of the certificate's user, where there is one.
         other_user = fault is ErrorKind.NO_RIGHT and not self._new_tokens
         if renewable and (fault is ErrorKind.NEW_TOKEN or other_user):

@@ -328,7 +328,7 @@ class WatchStream:
     # ------------------------------------------------------------ refusals
 
     def _explained(self, wanted: Wanted, why: str) -> Missed:
-        user = self._channels.failover.authentication.name
+        user = self._channels.location.user
         key = wanted.span[0].decode(errors="replace")
         return Missed(
             f"etcd refuses the watch on {'all keys from' if wanted.span[1] else 'the key'} {key}: "

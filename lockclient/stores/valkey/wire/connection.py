@@ -336,6 +336,7 @@ def connected(location: ValkeyLocation, endpoint: str) -> Connection:
     Raises:
         errors.ErrorReply: the server does not accept the user.
         errors.Unanswered: it was not reached.
+        StoreError: the file of the password can't be used.
     """
     host, _, port = endpoint.rpartition(":")
     host = host.strip("[]")
@@ -344,7 +345,7 @@ def connected(location: ValkeyLocation, endpoint: str) -> Connection:
         "host": host,
         "port": port,
         "username": location.user,
-        "password": location.password,
+        "password": location.current_password(),
         "parser_class": _Parser,
         "retry": Retry(NoBackoff(), 0),
         "socket_connect_timeout": CONNECT_TIMEOUT_S / len(addresses),

@@ -76,7 +76,8 @@ def test_a_number_is_no_prefix(scheme: str, number: str) -> None:
     [
         ({"VALKEY_USER": "me"}, "without a password"),
         ({"VALKEY_CACERT": "/nowhere"}, "does not say TLS"),
-        ({"VALKEY_CERT": "/nowhere"}, "go together"),
+        ({"VALKEY_CERT": "/nowhere"}, "does not say TLS"),
+        ({"VALKEY_PASSWORD_FILE": "/nowhere"}, "can't be read: No such file"),
     ],
 )
 def test_what_the_environment_says_wrongly_too(environ: dict[str, str], words: str) -> None:
@@ -85,7 +86,7 @@ def test_what_the_environment_says_wrongly_too(environ: dict[str, str], words: s
 
 
 def test_an_endpoint_is_told_apart_from_etcd_s() -> None:
-    with pytest.raises(ValueError, match=r"The etcd endpoint 'x' .* like 127\.0\.0\.1:2379"):
+    with pytest.raises(ValueError, match=r"The endpoint 'x' .* like 127\.0\.0\.1:2379"):
         EtcdLocation(("x",))
 
 
