@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,11 @@ def test_both_distributions_are_built_without_a_warning(tmp_path: Path) -> None:
         *("packaging/clustermutex.bash", "packaging/clustermutex.1"),
         *("docs/guide.md", "CHANGELOG.md"),
     } <= names
+    (archive,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(archive) as wheel:
+        scripts = {str(path.relative_to(CHECKOUT)) for path in CHECKOUT.glob("lockclient/**/*.sh")}
+        assert scripts
+        assert scripts <= {*wheel.namelist()}
 
 
 ALONE = {

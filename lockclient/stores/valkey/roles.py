@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from string import Template
 from typing import Final
 
+from lockclient.stores.common.setup_script import SetupScript
 from lockclient.stores.valkey.location import ValkeyLocation
 
 _ALL: Final = (
@@ -38,54 +39,6 @@ same rules with each command that it calls. Who only looks sends none: it could 
 ends.
 """
 
-_SCRIPT: Final = Template("""\
-#!/bin/sh
-# Users of Valkey or Redis (7.0 or later) for the locks at $url, by `clustermutex setup-auth`.
-# Review it, then let sh run it. It calls valkey-cli or redis-cli, or what VALKEY_CLI says, with
-# options like --tls; REDISCLI_AUTH is the password of who may make users. It can be run again: each
-# user then has these rights, and the password that is given.
-set -eu
-
-cli=$${VALKEY_CLI:-$$(command -v valkey-cli || command -v redis-cli)}
-
-user() { # NAME VARIABLE PASSWORD RULE…: on all servers, or it fails
-	name=$$1 variable=$$2 password=$$3
-	shift 3
-	if [ -z "$$password" ]; then
-		echo "The user $$name needs a password: set $$variable." >&2
-		exit 1
-	fi
-	hash=$$(printf %s "$$password" | sha256sum | cut -d ' ' -f 1)
-$servers
-}
-
-let_in() { # SERVER WHAT-IT-SAID
-	case $$2 in
-	*PONG* | *NOPERM*) return ;;
-	esac
-	cat >&2 <<END
-$$1 lets nobody in who asks so: $$2
-Set REDISCLI_AUTH to the password of who may make users there. For a user that is not the default
-one, and for TLS, set VALKEY_CLI, too, like VALKEY_CLI='valkey-cli --user admin --tls'.
-END
-	exit 1
-}
-
-main() {
-$asked
-$users
-	cat <<'END'
-
-The users are there on all servers. Unless a server has an aclfile (then: ACL SAVE), or its
-configuration is written anew (CONFIG REWRITE), it forgets them as it ends. Each program is told its
-own by VALKEY_USER and VALKEY_PASSWORD. This does not keep out who has no user: do that once, for
-all that is in these servers, by ACL SETUSER default off (or with a password).
-END
-}
-
-main # at the end, so that a script that was cut short does nothing
-""")
-
 
 def setup_script(location: ValkeyLocation, users: Mapping[str, Sequence[str]]) -> str:
     """Return a script for sh: see `StoreEntry.setup_script`."""
@@ -94,7 +47,7 @@ def setup_script(location: ValkeyLocation, users: Mapping[str, Sequence[str]]) -
     for name in (name for names in users.values() for name in names):
         if any(character.isspace() for character in name):
             raise ValueError(f"{name!r} can't be a user of Valkey's: no blanks.")
-    return _SCRIPT.substitute(
+    return SetupScript.beside(__file__).substitute(
         url=location.url(),
         servers="\n".join(
             f'\t$cli {where} -e ACL SETUSER "$name" reset on "#$hash" "$@"'
