@@ -10,7 +10,7 @@ from contextlib import suppress
 
 PROGRAM_MASK = signal.pthread_sigmask(signal.SIG_BLOCK, ())
 """The signals that the program has blocked: a thread that runs its code blocks no others. (A new
-thread inherits its starter's mask.)"""
+thread inherits its starter's mask.) `clustermutex run` adds those that one thread receives."""
 
 
 class DaemonThread:

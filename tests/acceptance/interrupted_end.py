@@ -18,6 +18,7 @@ from typing import Any
 from lockclient import ClusterMutex
 from lockclient.cli import main
 from lockclient.cli.scripts import lock, run  # noqa: F401 - before the fork, so that it is quick
+from lockclient.cli.scripts.signals import WAKE
 from lockclient.stores.etcd import store  # noqa: F401
 from tests.support.interrupts import Interrupt
 
@@ -48,7 +49,8 @@ class Signal(Interrupt):
         sys.settrace(None)
         sys.setswitchinterval(10)  # no other thread runs until this one waits for it
         os.write(self._places, self.where.encode())
-        signal.raise_signal(signal.SIGINT)
+        # What `run` and `lock` get from the thread that receives their signals.
+        signal.raise_signal(WAKE if callable(signal.getsignal(WAKE)) else signal.SIGINT)
 
 
 def take(kind: str, name: str, interrupt: Signal) -> None:

@@ -1,4 +1,4 @@
-"""`clustermutex run`: a lock for as long as a command, and its process group, lives."""
+"""`clustermutex run`: a lock for as long as a command, and what it started, lives."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ def test_a_signal_while_waiting_leaves_no_ticket(
     assert output == ("" if words[0] == "run" else f"(exit {128 + number})\n")
 
 
-# ---------------------------------------------------------------- its process group
+# ---------------------------------------------------------------- all that it started
 
 WORKER = """
 import os, pathlib, signal, sys, time
@@ -341,7 +341,7 @@ def _held_until_it_has_ended(store: ServiceStore, folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["TERM", *soaking("INT", "QUIT")])
 @pytest.mark.parametrize("whom", ["us", "its group"])
-def test_the_lock_is_held_until_the_last_of_the_group_has_ended(
+def test_the_lock_is_held_until_the_last_process_has_ended(
     start: Start, store: ServiceStore, tmp_path: Path, name: str, whom: str
 ) -> None:
     """And pushed, whether we pass a signal on or another program sends it to the whole group."""
@@ -374,14 +374,14 @@ def test_a_process_whose_first_thread_has_ended_is_waited_for(
 def test_ctrl_c_in_a_terminal_waits_as_well(
     env: dict[str, str], store: ServiceStore, tmp_path: Path
 ) -> None:
-    """The terminal sends it to the command's group, and nothing to us."""
+    """The terminal sends it to us and to all of the command."""
     (tmp_path / "script").write_text(f"{sys.executable} worker.py INT 1.5 & wait")
     with Terminal([needed("bash"), "--norc", "--noediting", "-i"], env, tmp_path) as terminal:
         terminal.shows("ready> ")
         terminal.enter(f"clustermutex run {NAME} --grace 60 -- sh ./script\n")
-        group = _group(tmp_path)
+        written(tmp_path / "pid")
         terminal.enter("\x03")
-        _told(tmp_path, group)
+        wait_until(lambda: (tmp_path / "told").exists(), what="the signal in the worker")
         _held_until_it_has_ended(store, tmp_path)
         terminal.shows("ready> ")
 
@@ -392,13 +392,13 @@ Act = Callable[[Running, ServiceStore], object]
 @pytest.mark.parametrize(
     ("name", "grace", "act", "status", "said"),
     [
-        ("TERM", "1", lambda *_: None, 143, "SIGKILL ends what the command left in its process"),
+        ("TERM", "1", lambda *_: None, 143, "SIGKILL ends what the command left running"),
         ("TERM", "60", lambda run, _: run.send_signal(signal.SIGUSR1), 143, ""),
         ("INT", "60", lambda _, store: remove(store, NAME), 76, "is lost"),
     ],
     ids=["grace", "another signal", "loss"],
 )
-def test_what_is_left_of_the_group_is_ended_before_the_release(
+def test_what_is_left_is_ended_before_the_release(
     *, start: Start, store: ServiceStore, tmp_path: Path, name: str, grace: str, act: Act,
     status: int, said: str,
 ) -> None:  # fmt: skip
@@ -433,34 +433,45 @@ def test_the_command_itself_is_never_killed_for_a_signal_that_was_passed_on(
     assert run.said == ""
 
 
-@pytest.mark.parametrize("before", ["a signal that ends it", "nothing"])
-def test_what_is_outside_of_the_group_or_left_on_purpose_is_not_waited_for(
-    start: Start, store: ServiceStore, tmp_path: Path, before: str
+@pytest.mark.parametrize("act", ["a signal", "loss"])
+def test_a_process_with_a_session_of_its_own_is_ended_as_well(
+    start: Start, store: ServiceStore, tmp_path: Path, act: str
 ) -> None:
-    """A daemon with its own session; and what a command leaves that ends by itself."""
-    signalled = before != "nothing"
+    """`setsid` takes it out of the process group. Its parent has ended before."""
     script = '"$@" & until test -e go; do sleep 0.05; done'
-    worker = [sys.executable, "worker.py", "USR1", "0", *(["apart"] if signalled else [])]
+    worker = [sys.executable, "worker.py", "TERM", "1.5", "apart"]
+    outer = ["sh", "-c", '"$@" & wait; exec sleep 600', "sh", "sh", "-c", script, "sh", *worker]
+    with start("run", NAME, "--grace", "60", "--", *outer) as run:
+        pid = int(written(tmp_path / "pid"))
+        (tmp_path / "go").touch()
+        status = Path(f"/proc/{pid}/status")
+        wait_until(lambda: f"PPid:\t{run.pid}\n" in status.read_text(), what="its parent's end")
+        run.terminate() if act == "a signal" else remove(store, NAME)
+        run.ends(76 if act == "loss" else 128 + signal.SIGTERM)
+        assert has(store, NAME) is None
+        assert (tmp_path / "ended").exists()
+
+
+def test_what_is_left_on_purpose_is_not_waited_for(
+    start: Start, store: ServiceStore, tmp_path: Path
+) -> None:
+    """A command that ends by itself may leave a daemon."""
+    script = '"$@" & until test -e go; do sleep 0.05; done'
+    worker = [sys.executable, "worker.py", "USR1", "0"]
     with start("run", NAME, "--grace", "60", "--", "sh", "-c", script, "sh", *worker) as run:
         pid = int(written(tmp_path / "pid"))
-        if signalled:
-            run.terminate()
-            run.ends(128 + signal.SIGTERM)
-        else:
-            run.go()
+        run.go()
         assert has(store, NAME) is None
         assert not gone(pid)
 
 
-def test_zombies_are_not_waited_for(
-    env: dict[str, str], store: ServiceStore, tmp_path: Path
-) -> None:
-    """Where process 1 of a container, which inherits orphans, waits for none: here we are that."""
-    reaper = first("import ctypes; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)")
-    left = f"{sys.executable} worker.py TERM 0.5"
-    script = f"exec {reaper} clustermutex run {NAME} --grace 60 -- sh -c '{left} & wait'"
+def test_processes_from_before_are_left_alone(env: dict[str, str], tmp_path: Path) -> None:
+    """A container's first script that starts a server, and then becomes us."""
+    server = f"{sys.executable} worker.py TERM 0 & until test -e pid; do sleep 0.05; done"
+    command = "echo up > up; exec sleep 600"
+    script = f"{server}; exec clustermutex run {NAME} -- sh -c '{command}'"
     with Running(["sh", "-c", script], env, tmp_path) as run:
-        written(tmp_path / "pid")
+        run.up()
         run.terminate()
         run.ends(128 + signal.SIGTERM)
-        assert has(store, NAME) is None
+        assert not gone(int(written(tmp_path / "pid")))

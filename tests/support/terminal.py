@@ -8,13 +8,14 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
 import termios
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TypeVar
 from unittest.mock import patch
@@ -24,6 +25,7 @@ from lockclient.cli.setup.processes import end
 from lockclient.settings import Settings
 from lockclient.stores import registry
 from lockclient.testing.memory_store import MemoryStore
+from lockclient.threads.daemon_thread import PROGRAM_MASK
 from tests.support.processes import BIN, wait_until
 
 _OF_TERMINALS = ("NO_COLOR", "COLUMNS", "LINES")
@@ -106,6 +108,7 @@ def called(
         patch.multiple(sys, argv=[COMMAND, *words], stdin=keys, excepthook=sys.excepthook),
         patch.multiple(sys, stdout=output, stderr=errors),
         patch.object(threading, "excepthook", threading.excepthook),
+        _signals_as_before(),
     ):
         try:
             main()
@@ -117,6 +120,17 @@ def called(
         texts.append(stream.read())
     assert status in (None, ended), (ended, *texts)
     return subprocess.CompletedProcess([COMMAND, *words], ended, *texts)
+
+
+@contextmanager
+def _signals_as_before() -> Iterator[None]:
+    mask, handler = signal.pthread_sigmask(signal.SIG_BLOCK, ()), signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        PROGRAM_MASK.intersection_update(mask)
 
 
 def shown(done: subprocess.CompletedProcess[str]) -> str:

@@ -19,7 +19,7 @@ from lockclient.cli.exit_status import INTERNAL
 from lockclient.cli.scripts.errors import Failure, errors_as_statuses
 from lockclient.cli.scripts.lock_options import ANY_LOCK_NAME, lock_options
 from lockclient.cli.scripts.shell_mutex import ShellMutex, ending_cleanly, environment_of
-from lockclient.cli.scripts.signals import Interrupts
+from lockclient.cli.scripts.signals import Signals
 from lockclient.cli.scripts.warning_log import WarningLog
 
 
@@ -76,11 +76,11 @@ def lock(ctx: click.Context, /, name: str, export: bool, **options: Any) -> None
     Statuses: 69 the store does not answer, or NAME can't be a lock's name; 75 somebody else has
     the lock.
     """
+    signals = Signals()
     WarningLog()
     # People look for the script, not for this process, which will be gone.
     mutex = ShellMutex(name, pid=os.getppid(), **options)
-    interrupts = Interrupts()
-    with ending_cleanly(mutex, interrupts, lambda status: _tell_eval(status, export)):
+    with ending_cleanly(mutex, signals, lambda status: _tell_eval(status, export)):
         mutex.take()
         while mutex.may_arrive_late():
             # A take that was sent twice may arrive again, even after the unlock. Only a release
@@ -88,9 +88,9 @@ def lock(ctx: click.Context, /, name: str, export: bool, **options: Any) -> None
             with errors_as_statuses():
                 mutex.release()
             mutex.take()
-        _hand_over(mutex, _exported(environment_of(mutex, ctx)) if export else mutex.uuid)
-        interrupts.hold_off()
-    interrupts.ignore()  # with a status other than 0 the script would end and leave the lock held
+        # To the end: with a status other than 0 the script would end and leave the lock held.
+        signals.hold_off()
+    _hand_over(mutex, _exported(environment_of(mutex, ctx)) if export else mutex.uuid)
     mutex.held.hand_over()
 
 

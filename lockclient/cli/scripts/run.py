@@ -16,25 +16,25 @@ import click
 
 from lockclient.cli.exit_status import LOST, NOT_EXECUTABLE, NOT_FOUND
 from lockclient.cli.options import Duration
-from lockclient.cli.scripts.child import FORWARDED_SIGNALS, Child
+from lockclient.cli.scripts.child import Child
 from lockclient.cli.scripts.errors import Failure, errors_as_statuses
 from lockclient.cli.scripts.heartbeats import FollowedMutex, OutputHeartbeats
 from lockclient.cli.scripts.lock_options import ANY_LOCK_NAME, lock_options
 from lockclient.cli.scripts.output_relay import Relay
 from lockclient.cli.scripts.shell_mutex import ShellMutex, ending_cleanly, environment_of
-from lockclient.cli.scripts.signals import NOTIFIED, Interrupts, SignalPipe, die_by_signal
+from lockclient.cli.scripts.signals import NOTIFIED, Signals, die_by_signal
 from lockclient.cli.scripts.warning_log import WarningLog
 from lockclient.errors import ClusterMutexError, LockLost
 from lockclient.service.options import with_options
 from lockclient.text.durations import period
 
 Notify = Callable[[str], None]
-_GROUP_POLL_S = 0.05
-"""Seconds between two looks at what is left of a process group."""
-_KILLED_GROUP_S = 1.0
-"""Seconds that a process group may take to end after SIGKILL."""
+_REST_POLL_S = 0.05
+"""Seconds between two reads of /proc for what a command left running."""
+_KILLED_REST_S = 1.0
+"""Seconds that this may take to end after SIGKILL."""
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
-"""Signals after which no process of the command's group should go on."""
+"""Signals after which no process that the command started should go on."""
 
 
 @dataclass(eq=False)
@@ -43,16 +43,16 @@ class Run:
 
     Attributes:
         mutex: the lock.
-        pipe: what tells of signals and, by `NOTIFIED`, of the loss of the lock.
+        signals: what reports signals and, by `NOTIFIED`, the loss of the lock.
         notify: prints a message for the user, without waiting until it is read.
         ends: whether the command is ended when the lock is lost.
         grace: seconds from SIGTERM to SIGKILL then; and from the end of a command that was sent
-            one of `_ENDING_SIGNALS` to SIGKILL for the rest of its process group.
-        interrupted: whether a SIGINT was passed on.
+            one of `_ENDING_SIGNALS` to SIGKILL for the processes that it left.
+        interrupted: whether a SIGINT came.
     """
 
     mutex: ShellMutex
-    pipe: SignalPipe
+    signals: Signals
     notify: Notify
     ends: bool
     grace: float
@@ -63,60 +63,53 @@ class Run:
     _told_to_end: bool = False
 
     def supervise(self, child: Child) -> int:
-        """Wait for the command's end, pass signals on, end it when the lock is lost.
+        """Wait for the command's end, forward signals, end it when the lock is lost.
 
         Returns the exit status that is to be ours.
         """
         self._notice_loss(child)  # what was told before we could hear it
         while child.status is None:
-            for number in self.pipe.wait(self._kill_at):
-                self._handle(number, child)
+            self._handle_next(child, self._kill_at)
             if time.monotonic() >= self._kill_at:
                 self._kill(child)
         if self._ending() or self._told_to_end or child.killed_by in _ENDING_SIGNALS:
-            self._end_group(child)
+            self._end_rest(child)
         return LOST if self._ending() else child.status
 
-    def _end_group(self, child: Child) -> None:
-        """Wait until the command's process group is gone; when its grace is over, kill it.
+    def _end_rest(self, child: Child) -> None:
+        """Wait until all that the command started is gone; when the grace is over, kill it.
 
         The caller releases the lock after that. Until then it is held and pushed, as before.
         """
         grace = 0.0 if self._killed else self.grace  # after SIGKILL the rest has had its time
         self._kill_at = min(self._kill_at, time.monotonic() + grace)
-        while child.group_lives() and time.monotonic() < self._kill_at:
-            for number in self.pipe.wait(min(self._kill_at, time.monotonic() + _GROUP_POLL_S)):
-                self._handle(number, child)
-        if not child.group_lives():
+        while child.processes() and time.monotonic() < self._kill_at:
+            self._handle_next(child, min(self._kill_at, time.monotonic() + _REST_POLL_S))
+        if not child.processes():
             return
         if not self._ending():
-            self.notify("SIGKILL ends what the command left in its process group.")
-        self._kill(child)
-        until = time.monotonic() + _KILLED_GROUP_S
-        while child.group_lives() and time.monotonic() < until:
-            time.sleep(_GROUP_POLL_S)
+            self.notify("SIGKILL ends what the command left running.")
+        until = time.monotonic() + _KILLED_REST_S
+        while child.processes() and time.monotonic() < until:
+            self._kill(child)
+            time.sleep(_REST_POLL_S)
+            child.reap()
 
     def _ending(self) -> bool:
         return self._lost and self.ends
 
-    def _handle(self, number: int, child: Child) -> None:
+    def _handle_next(self, child: Child, until: float) -> None:
+        received = self.signals.wait(until)
+        if received is None:
+            return
+        number = received.number
         if number in (NOTIFIED, signal.SIGCONT):
-            # By the clock first: when we were stopped, the lock may have been lost meanwhile, and
-            # the command must not do a step more.
+            # By the clock first: while we were stopped, the lock may have been lost.
             self._notice_loss(child)
+        self.interrupted |= number == signal.SIGINT
         if number == signal.SIGCHLD:
-            if child.check():
-                self._notice_loss(child)
-                child.resume()
-        elif number == signal.SIGTSTP:
-            child.stop_with_us()
-            # Continued, or never stopped: without a shell around us nobody could continue us.
-            self._notice_loss(child)
-            child.resume()
-        elif number == signal.SIGCONT:
-            child.resume()
-        elif number in FORWARDED_SIGNALS:
-            self.interrupted |= number == signal.SIGINT
+            child.reap()
+        elif number != NOTIFIED and not (received.is_key and child.shares_group):
             self._told_to_end |= number in _ENDING_SIGNALS
             child.signal(number)
 
@@ -138,9 +131,11 @@ class Run:
         self._kill_at, self._killed = math.inf, True
 
 
-def _start(command: tuple[str, ...], env: dict[str, str], files: dict[int, int]) -> Child:
+def _start(
+    command: tuple[str, ...], env: dict[str, str], signals: Signals, relay: Relay | None
+) -> Child:
     try:
-        return Child(command, env, files)
+        return Child(command, env, signals.inherited_mask, relay.files if relay else {})
     except FileNotFoundError as error:
         raise Failure(
             f"The command {command[0]!r} was not found (or the program that its first line names).",
@@ -172,12 +167,11 @@ def _release(mutex: ShellMutex, status: int, notify: Notify, *, ends: bool) -> i
 
 
 def _start_under_lock(
-    command: tuple[str, ...], variables: dict[str, str], mutex: ShellMutex, relay: Relay | None
+    command: tuple[str, ...], env: dict[str, str], running: Run, relay: Relay | None
 ) -> Child:
-    """Start the command under the lock, with these variables."""
     with errors_as_statuses():
-        mutex.check_health()
-    child = _start(command, {**os.environ, **variables}, relay.files if relay else {})
+        running.mutex.check_health()
+    child = _start(command, env, running.signals, relay)
     if relay is not None:
         try:
             relay.start()
@@ -226,7 +220,7 @@ _run_options = with_options(
         default="5s",
         show_default=True,
         help="How long from SIGTERM to SIGKILL when the lock is lost, and from the end of a "
-        "COMMAND that a signal ended to SIGKILL for the rest of its process group.",
+        "COMMAND that a signal ended to SIGKILL for what it left running.",
     ),
     click.option(
         "--alive",
@@ -262,11 +256,10 @@ def run(
 
     COMMAND gets CLUSTERMUTEX_NAME, CLUSTERMUTEX_UUID and CLUSTERMUTEX_FENCING_TOKEN (empty in a
     bucket and in Valkey, which have none) in its environment, the streams and the terminal as they
-    are, and the signals that are sent to clustermutex. After SIGTERM, SIGINT or SIGQUIT the lock is
-    held until COMMAND and the rest of its process group have ended; that rest gets SIGKILL when
-    --grace has passed since COMMAND's end. A process outside of the group (setsid) is not waited
-    for, and goes on without the lock. SIGKILL and SIGABRT end clustermutex alone: COMMAND goes on,
-    and the lock stays until its auto-unlock.
+    are, and, with all that it started, the signals that are sent to clustermutex. After SIGTERM,
+    SIGINT or SIGQUIT the lock is held until COMMAND and all that it started have ended; what is
+    left gets SIGKILL when --grace has passed since COMMAND's end. SIGKILL and SIGABRT end
+    clustermutex alone: COMMAND goes on, and the lock stays until its auto-unlock.
 
     COMMAND's exit status is passed on, 128 + n if signal n killed it. Statuses of our own come with
     a line on stderr: 69 the store does not answer, or NAME can't be a lock's name, 75 somebody else
@@ -274,32 +267,34 @@ def run(
     not found.
     """
     heartbeat = _kind_of_heartbeat(alive, alive_on_output=alive_on_output)
-    warnings, pipe = WarningLog(), SignalPipe()
+    signals = Signals()
+    warnings = WarningLog()
     kind = FollowedMutex if heartbeat == "manual" else ShellMutex
-    mutex = kind(name, keepalive=heartbeat == "process", on_lost=lambda _: pipe.notify(), **options)
-    interrupts = Interrupts()
-    with ending_cleanly(mutex, interrupts):
+    mutex = kind(
+        name, keepalive=heartbeat == "process", on_lost=lambda _: signals.notify(), **options
+    )
+    with ending_cleanly(mutex, signals):
         mutex.take()
-        _collect_signals(pipe)
-        interrupts.hold_off()
+        signals.hold_off()
     ends = on_lost == "terminate"
+    running = Run(mutex, signals, warnings.say, ends=ends, grace=grace)
     try:
         # Here, where no signal raises: an exception inside `threading` leaves its locks taken.
         warnings.start()
         relay = _start_heartbeats(mutex, heartbeat)
-        child = _start_under_lock(command, environment_of(mutex, ctx), mutex, relay)
+        env = {**os.environ, **environment_of(mutex, ctx)}
+        child = _start_under_lock(command, env, running, relay)
     except BaseException:
         mutex.abandon()
         raise
-    running = Run(mutex, pipe, warnings.say, ends=ends, grace=grace)
     status = _release(mutex, running.supervise(child), warnings.say, ends=ends)
-    pipe.end()
-    interrupts.end()
+    signals.end()
     if relay is not None:
         relay.finish()
     warnings.end()
-    if status != LOST:
-        _die_as(child, interrupted=running.interrupted)
+    # A script around us ends by Ctrl-C only if we die of it as the command did.
+    if status != LOST and running.interrupted and child.killed_by == signal.SIGINT:
+        die_by_signal(signal.SIGINT)
     sys.exit(status)
 
 
@@ -307,22 +302,6 @@ def _kind_of_heartbeat(alive: str | None, *, alive_on_output: bool) -> str:
     if alive_on_output and alive not in (None, "output"):
         raise click.UsageError(f"Give --alive-on-output or --alive {alive}, not both.")
     return "output" if alive_on_output else alive or "process"
-
-
-def _collect_signals(pipe: SignalPipe) -> None:
-    # Some parents ignore it, and what is ignored is inherited: nobody would tell of the end.
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    pipe.collect(FORWARDED_SIGNALS | {signal.SIGCHLD, signal.SIGTSTP, signal.SIGCONT})
-
-
-def _die_as(child: Child, *, interrupted: bool) -> None:
-    """Die of Ctrl-C if the command did: a script around us ends only then."""
-    if child.killed_by != signal.SIGINT:
-        return
-    if child.had_terminal and not interrupted:
-        os.kill(0, signal.SIGINT)  # it came from the terminal, and nobody else has had it so far
-    if child.had_terminal or interrupted:
-        die_by_signal(signal.SIGINT)
 
 
 def _start_heartbeats(mutex: ShellMutex, kind: str) -> Relay | None:

@@ -14,7 +14,7 @@ from lockclient.acquisition.holding import Holding
 from lockclient.cli.exit_status import SIGNALLED, UNAVAILABLE
 from lockclient.cli.options import Session
 from lockclient.cli.scripts.errors import Failure, errors_as_statuses, print_message
-from lockclient.cli.scripts.signals import Interrupted, Interrupts, die_by_signal
+from lockclient.cli.scripts.signals import Interrupted, Signals, die_by_signal
 from lockclient.cli.scripts.warning_log import printing_wait_reports
 from lockclient.default_store import open_store
 from lockclient.errors import (
@@ -130,13 +130,14 @@ def environment_of(mutex: ShellMutex, ctx: click.Context) -> dict[str, str]:
 
 @contextmanager
 def ending_cleanly(
-    mutex: ShellMutex, interrupts: Interrupts, report: Callable[[int], object] = lambda _: None
+    mutex: ShellMutex, signals: Signals, report: Callable[[int], object] = lambda _: None
 ) -> Iterator[None]:
     """Leave nothing behind where a signal ends the wait, and then die of that signal.
 
     `report` is called before with the exit status that a shell will see.
     """
     try:
+        signals.interrupt_main()
         yield
     except Interrupted as interrupt:
         outcome = "it was not taken"
@@ -146,4 +147,4 @@ def ending_cleanly(
         report(SIGNALLED + interrupt.number)
         die_by_signal(interrupt.number)
     finally:
-        interrupts.hold_off()
+        signals.hold_off()

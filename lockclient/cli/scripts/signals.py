@@ -1,121 +1,138 @@
-"""Signals: those that end a wait, dying of one, and a pipe (self-pipe) that collects them."""
+"""Signals for `run` and `lock`: received by one thread, which knows the sender of each."""
 
 from __future__ import annotations
 
 import os
-import select
 import signal
-import sys
+import threading
 import time
-from collections.abc import Iterable
-from contextlib import suppress
-from typing import NoReturn
+from queue import Empty, SimpleQueue
+from typing import NamedTuple, NoReturn
 
 from lockclient.cli.exit_status import SIGNALLED
+from lockclient.threads.daemon_thread import PROGRAM_MASK
 
-_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+WAKE = signal.SIGRTMAX
+"""Interrupts the main thread; not forwarded to a command."""
+NOTIFIED = 0
+"""Stands among the signals for a call of `Signals.notify`; there is no signal 0."""
+_SI_KERNEL = 0x80
+"""`si_code` of a signal that the kernel sent."""
+_KEYS = (signal.SIGINT, signal.SIGQUIT)
+"""Signals of a terminal's keys (Ctrl-C, Ctrl-\\)."""
+_NOT_FORWARDED = {
+    *(signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, WAKE),
+    *(signal.SIGTTIN, signal.SIGTTOU, signal.SIGTSTP, signal.SIGCONT),
+    # The kernel sends these for an error of this process.
+    *(signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGABRT),
+    *(signal.SIGSYS, signal.SIGPIPE, signal.SIGXFSZ),
+}
+FORWARDED_SIGNALS = frozenset(signal.valid_signals() - _NOT_FORWARDED)
+"""Signals that `run` forwards to its command."""
+_ENDING_A_WAIT = FORWARDED_SIGNALS - {signal.SIGURG, signal.SIGWINCH}
+"""Signals that end a process by default."""
 
 
 class Interrupted(BaseException):
-    """One of the signals that end a program has come."""
+    """A signal came that ends a process by default."""
 
     def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
+        super().__init__(_name_of(number))
         self.number = number
 
 
-class Interrupts:
-    """SIGINT, SIGTERM and SIGHUP end what is done in this process, from now on until `hold_off`.
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have no name
+        return f"signal {number}"
 
-    Not those that we were started with as ignored: under nohup, or in a shell's background.
+
+class Received(NamedTuple):
+    """A signal, and whether a terminal sent it to its foreground process group, for a key."""
+
+    number: int
+    is_key: bool = False
+
+
+class Signals:
+    """Receives signals, but for those that were ignored when this process started.
+
+    The main thread constructs it before there are other threads: all inherit its mask, which blocks
+    the signals, so that `sigwaitinfo` in one thread gets them with their senders.
     """
 
     def __init__(self) -> None:
+        self.inherited_mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        received = FORWARDED_SIGNALS | {signal.SIGCHLD, signal.SIGCONT}
+        self._received = {n for n in received if signal.getsignal(n) is not signal.SIG_IGN}
+        if signal.SIGINT in self._received:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        # A parent may ignore it. Then no child's end would be reported.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._received.add(signal.SIGCHLD)
+        signal.signal(WAKE, self._interrupt)
+        signal.pthread_sigmask(signal.SIG_BLOCK, self._received)
+        PROGRAM_MASK.update(self._received)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {WAKE})
+        self._queue: SimpleQueue[Received] = SimpleQueue()
+        self._main = threading.get_ident()
+        self._raising = self._over = False
+        self._ending: int | None = None
+        threading.Thread(target=self._receive, name="clustermutex-signals", daemon=True).start()
+
+    def interrupt_main(self) -> None:
+        """From now on a signal raises `Interrupted` in the main thread, once, until `hold_off`."""
         self._raising = True
-        for number in _ENDING_SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._on_signal)
+        if self._ending is not None:
+            self._interrupt(self._ending, None)
 
     def hold_off(self) -> None:
-        """Let the signals pass without effect from now on."""
+        """From now on signals are kept for `wait`."""
         self._raising = False
 
-    @staticmethod
-    def end() -> None:
-        """Let the signals do what they do in any program."""
-        for number in _ENDING_SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, signal.SIG_DFL)
+    def end(self) -> None:
+        """From now on signals do what they do in any program."""
+        self._over = True
 
-    @staticmethod
-    def ignore() -> None:
-        """Ignore the signals to the end: as Python ends, it resets handlers, but not SIG_IGN."""
-        for number in _ENDING_SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
+    def notify(self) -> None:
+        """Make `wait` return `NOTIFIED`; from any thread."""
+        self._queue.put(Received(NOTIFIED))
 
-    def _on_signal(self, number: int, _frame: object) -> None:
+    def wait(self, until: float) -> Received | None:
+        """Return the next signal; None: there was none until this monotonic time."""
+        try:
+            return self._queue.get(timeout=min(max(until - time.monotonic(), 0), 86400))
+        except Empty:
+            return None
+
+    def _receive(self) -> None:
+        while True:
+            info = signal.sigwaitinfo(self._received)
+            number = info.si_signo
+            is_key = number in _KEYS and info.si_code == _SI_KERNEL
+            self._queue.put(Received(number, is_key))
+            if number not in _ENDING_A_WAIT:
+                continue
+            if self._over:
+                die_by_signal(number)
+            self._ending = self._ending or number
+            # The main thread sets `_raising`, then reads `_ending`: one of the two sees the other.
+            if self._raising:
+                signal.pthread_kill(self._main, WAKE)
+
+    def _interrupt(self, number: int, _frame: object) -> None:
         if self._raising:
             self._raising = False  # a second one must not disturb the clean-up after the first
-            raise Interrupted(number)
+            raise Interrupted(self._ending or number)
 
 
 def die_by_signal(number: int) -> NoReturn:
-    """End this process by a signal, as whoever started it expects of a program that had it.
+    """End this process by a signal, as its parent expects of a program that had it.
 
     A shell script ends with its command on Ctrl-C only if the command died of it, and systemd
     counts SIGTERM as a good end; for a shell the status is 128 + n in either case.
     """
-    with suppress(OSError):
-        sys.stdout.flush()
-    signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
-    os.kill(os.getpid(), number)
-    os._exit(SIGNALLED + number)  # it was blocked by whoever debugs us
-
-
-NOTIFIED = 0
-"""Stands among the signals for a call of `SignalPipe`; there is no signal 0."""
-
-
-class SignalPipe:
-    """Collects signals, and calls from other threads. For the main thread, once in a process.
-
-    Python writes the number of each signal into a pipe at once, whatever its threads do; a handler
-    would have to wait for the main thread, which waits for the handler.
-    """
-
-    def __init__(self) -> None:
-        self._out, self._in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._collected: list[int] = []
-
-    def collect(self, signals: Iterable[int]) -> None:
-        """Collect these signals from now on, unless we were started with them as ignored."""
-        signal.set_wakeup_fd(self._in, warn_on_full_buffer=False)
-        for number in signals:
-            # One that is handled already goes on being so, and is collected as well.
-            if signal.getsignal(number) in (signal.SIG_DFL, None):
-                signal.signal(number, _do_nothing)
-                self._collected.append(number)
-
-    def end(self) -> None:
-        """Let signals do what they do in any program."""
-        signal.set_wakeup_fd(-1)
-        for number in self._collected:
-            signal.signal(number, signal.SIG_DFL)
-
-    def notify(self) -> None:
-        """Have `wait` return `NOTIFIED`; from any thread."""
-        os.write(self._in, bytes([NOTIFIED]))
-
-    def wait(self, until: float) -> list[int]:
-        """Wait for signals, or until this monotonic time; return their numbers in their order."""
-        poll = select.poll()
-        poll.register(self._out, select.POLLIN)
-        # A wait of a day at most: poll counts milliseconds in an int.
-        if poll.poll(min(max(until - time.monotonic(), 0), 86400) * 1000):
-            return list(os.read(self._out, 4096))
-        return []
-
-
-def _do_nothing(_number: int, _frame: object) -> None:
-    """Do nothing: the pipe has it."""
+    signal.raise_signal(number)
+    os._exit(SIGNALLED + number)  # a debugger holds it back
