@@ -1,4 +1,4 @@
-"""Service lifecycle: serve until SIGTERM or SIGINT, supervise meanwhile, end within seconds."""
+"""Service lifecycle: serve until a signal ends it, supervise meanwhile, end within seconds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHUTDOWN_TIMEOUT_S = 4.0
 
 
 class EndSignal:
-    """SIGTERM or SIGINT, caught from now on. For the main thread.
+    """SIGTERM, SIGINT or SIGHUP, caught from now on. For the main thread.
 
     Its handler runs in the midst of whatever the main thread does, its `wait` included. So it takes
     no lock: an Event's own, which `wait` holds for moments, would be waited for in vain, for ever.
@@ -34,6 +34,8 @@ class EndSignal:
         self._names: list[str] = []
         signal.signal(signal.SIGTERM, self._catch)
         signal.signal(signal.SIGINT, self._catch)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+            signal.signal(signal.SIGHUP, self._catch)
 
     def _catch(self, number: int, _frame: Any) -> None:
         self._names.append(signal.Signals(number).name)

@@ -99,6 +99,7 @@ SCRIPTS: dict[str, tuple[str, int, str, str]] = {
     "SIGINT": ("RUN sh -c 'kill -INT $$'", 128 + signal.SIGINT, "", ""),
     # One that can't be started is a line.
     "no such name": ("RUN nothing-of-this-name", 127, "", "clustermutex: .*was not found.*\n"),
+    "no name": ("RUN ''", 127, "", "clustermutex: .*was not found.*\n"),
     "no such path": ("RUN ./nothing", 127, "", "clustermutex: .*was not found.*\n"),
     "no interpreter": ("RUN ./no-interpreter", 127, "", "clustermutex: .*was not found.*\n"),
     "not executable": ("RUN ./not-executable", 126, "", "clustermutex: .*can't be executed.*\n"),
@@ -256,7 +257,13 @@ def test_it_waits_in_the_queue(start: Start, store: ServiceStore, blocked: Clust
 
 
 @pytest.mark.parametrize("words", [["run", NAME, "true"], ["lock", NAME, "--export"]])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1),
+        *soaking(signal.SIGALRM, signal.SIGXCPU, signal.SIGRTMIN),
+    ],
+)
 @pytest.mark.usefixtures("blocked")
 def test_a_signal_while_waiting_leaves_no_ticket(
     start: Start, store: ServiceStore, words: list[str], number: signal.Signals

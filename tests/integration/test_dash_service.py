@@ -96,7 +96,7 @@ def test_without_etcd_it_waits_and_says_so() -> None:
 # ---------------------------------------------------------------- the command
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_it_with_status_0(dash: Service, number: int) -> None:
     url, began = dash.url, time.monotonic()
     dash.process.send_signal(number)

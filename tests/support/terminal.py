@@ -25,7 +25,6 @@ from lockclient.cli.setup.processes import end
 from lockclient.settings import Settings
 from lockclient.stores import registry
 from lockclient.testing.memory_store import MemoryStore
-from lockclient.threads.daemon_thread import PROGRAM_MASK
 from tests.support.processes import BIN, wait_until
 
 _OF_TERMINALS = ("NO_COLOR", "COLUMNS", "LINES")
@@ -130,7 +129,6 @@ def _signals_as_before() -> Iterator[None]:
     finally:
         signal.signal(signal.SIGINT, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        PROGRAM_MASK.intersection_update(mask)
 
 
 def shown(done: subprocess.CompletedProcess[str]) -> str:
