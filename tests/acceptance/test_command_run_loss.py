@@ -95,6 +95,24 @@ def test_a_child_that_does_not_listen_is_killed_after_the_grace(
     assert _last_beat(tmp_path) > told_at + 0.5, "it had its grace"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a command to another user")
+def test_a_command_that_may_not_be_signalled(
+    env: dict[str, str], store: ServiceStore, tmp_path: Path
+) -> None:
+    """As of `sudo`: it is said at once, and nothing of its end is claimed; 76 when it ends."""
+    tmp_path.chmod(0o777)
+    user = "setpriv --reuid=65534 --clear-groups"
+    run_ = f"exec setpriv --bounding-set=-kill clustermutex run {NAME} --grace 0.1"
+    with Running(["sh", "-c", f"{run_} -- {user} sh -c '{UNTIL_GO}'"], env, tmp_path) as run:
+        written(tmp_path / "pid")
+        run.terminate()
+        wait_until(lambda: "SIGTERM: this user may not signal" in run.said, what="the refusal")
+        remove(store, NAME)
+        wait_until(lambda: "is lost, and this user may not signal" in run.said, what="the loss")
+        assert "SIGKILL" not in run.said
+        run.go(76)
+
+
 def test_the_command_may_go_on_without_its_lock(
     start: Start, store: ServiceStore, tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ _KILLED_REST_S = 1.0
 """Seconds that this may take to end after SIGKILL."""
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 """Signals after which no process that the command started should go on."""
+_REFUSED = "this user may not signal the command or a process that it started"
 
 
 @dataclass(eq=False)
@@ -87,13 +88,14 @@ class Run:
             self._handle_next(child, min(self._kill_at, time.monotonic() + _REST_POLL_S))
         if not child.processes():
             return
+        killed = self._kill(child)
         if not self._ending():
-            self.notify("SIGKILL ends what the command left running.")
+            self.notify("SIGKILL ends what the command left running." if killed else f"{_REFUSED}.")
         until = time.monotonic() + _KILLED_REST_S
         while child.processes() and time.monotonic() < until:
-            self._kill(child)
             time.sleep(_REST_POLL_S)
             child.reap()
+            self._kill(child)
 
     def _ending(self) -> bool:
         return self._lost and self.ends
@@ -111,7 +113,8 @@ class Run:
             child.reap()
         elif number != NOTIFIED and not (received.is_key and child.shares_group):
             self._told_to_end |= number in _ENDING_SIGNALS
-            child.signal(number)
+            if not child.signal(number) and number in _ENDING_SIGNALS:
+                self.notify(f"{signal.Signals(number).name}: {_REFUSED}.")
 
     def _notice_loss(self, child: Child) -> None:
         if self._lost or self.mutex.healthy:
@@ -121,14 +124,17 @@ class Run:
             self.notify("The lock is lost. The command continues, because of --on-lost ignore.")
             return
         self._kill_at = min(self._kill_at, time.monotonic() + self.grace)
-        child.signal(signal.SIGTERM)
+        allowed = child.signal(signal.SIGTERM)
         child.signal(signal.SIGCONT)  # one that is stopped would not hear it
+        if not allowed:
+            self.notify(f"The lock is lost, and {_REFUSED}. It continues without the lock.")
+            return
         limit = period(self.grace)
         self.notify(f"The lock is lost: ending the command by SIGTERM, in {limit} by SIGKILL.")
 
-    def _kill(self, child: Child) -> None:
-        child.signal(signal.SIGKILL)
+    def _kill(self, child: Child) -> bool:
         self._kill_at, self._killed = math.inf, True
+        return child.signal(signal.SIGKILL)
 
 
 def _start(
@@ -136,7 +142,7 @@ def _start(
 ) -> Child:
     try:
         return Child(command, env, signals.inherited_mask, relay.files if relay else {})
-    except FileNotFoundError as error:
+    except (FileNotFoundError, ValueError) as error:  # ValueError: an empty name
         raise Failure(
             f"The command {command[0]!r} was not found (or the program that its first line names).",
             NOT_FOUND,
