@@ -9,6 +9,10 @@ UNAVAILABLE = 69
 """The store does not answer, or refuses, or NAME can't be a lock's (EX_UNAVAILABLE)."""
 INTERNAL = 70
 """A mistake of this program (EX_SOFTWARE)."""
+ENVIRONMENT = 71
+"""The system gives no thread, no memory or no home directory (EX_OSERR)."""
+OUTPUT = 74
+"""The output can't be written: a full disk, a closed stdout (EX_IOERR)."""
 CONFLICT = 75
 """Somebody else has the lock (EX_TEMPFAIL)."""
 LOST = 76

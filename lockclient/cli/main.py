@@ -6,17 +6,36 @@ traceback before it.
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import os
 import sys
 from typing import Any
 
-from lockclient.cli.exit_status import FAILED, INTERNAL, INTERRUPTED, UNAVAILABLE, USAGE
+from lockclient.cli.exit_status import (
+    ENVIRONMENT,
+    FAILED,
+    INTERNAL,
+    INTERRUPTED,
+    OUTPUT,
+    UNAVAILABLE,
+    USAGE,
+)
 from lockclient.errors import ClusterMutexError, InvalidLockName, StoreError, StoreUnavailable
 from lockclient.optional_deps import needing_services
 from lockclient.text.escaping import plain, trace_of, without_secrets
 from lockclient.text.log_format import tell_uncaught
+
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""`errno` of a write to stdout that fails. (click ends the command by itself on EPIPE.)"""
+
+
+class _ClosedOutput(io.TextIOBase):
+    """Stands for a stdout that was closed at the start, where Python has None."""
+
+    def write(self, _text: str) -> int:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
 
 def main() -> None:
@@ -31,6 +50,8 @@ def _run() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # what a locale can't write is no reason to fail
             stream.reconfigure(errors="backslashreplace")
+    if sys.stdout is None:
+        sys.stdout = _ClosedOutput()
     tell_uncaught()
     # What the library logs of an outage would stand beside the one line that tells it.
     logging.getLogger("lockclient").addHandler(logging.NullHandler())
@@ -85,7 +106,14 @@ def _sentence(error: Exception) -> tuple[str, int]:
         return str(error), UNAVAILABLE
     if isinstance(error, ClusterMutexError):
         return str(error), FAILED
+    if isinstance(error, MemoryError):
+        return "The system gives no memory (ulimit -v, a container's limit).", ENVIRONMENT
     if isinstance(error, RuntimeError) and "start new thread" in str(error):
-        return "The system gives no thread (ulimit -u, a container's pids limit).", UNAVAILABLE
+        return "The system gives no thread (ulimit -u, a container's pids limit).", ENVIRONMENT
+    if isinstance(error, RuntimeError) and "home directory" in str(error):
+        return "This user has no home directory: set HOME (or, for `up`, give --data).", ENVIRONMENT
+    if isinstance(error, OSError) and error.errno in _UNWRITABLE and error.filename is None:
+        sys.stdout = None  # else Python writes the rest again at its end
+        return f"The output can't be written: {error.strerror}.", OUTPUT
     what = plain(without_secrets(f"{type(error).__name__}: {error}"), block=True)
     return f"Something went wrong in this program: {what}. Add --debug for where.", INTERNAL

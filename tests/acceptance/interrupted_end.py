@@ -22,7 +22,7 @@ from lockclient.cli.scripts.signals import WAKE
 from lockclient.stores.etcd import store  # noqa: F401
 from tests.support.interrupts import Interrupt
 
-HANDED_OVER = ("_start_under_lock", "hand_over")
+HANDED_OVER = ("_start_under_lock", "_descendants", "hand_over")
 """From here on a signal ends neither `run` nor `lock`."""
 
 

@@ -207,6 +207,33 @@ def test_who_reads_its_output_may_have_enough(settings: Settings) -> None:
     assert done.returncode == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "status", "told"),
+    [
+        ("ls >/dev/full", 74, "can't be written: No space left"),
+        ("ls >&-", 74, "can't be written: Bad file"),
+        ("--version >&-", 74, "can't be written: Bad file"),
+        ("up", 71, "no home directory"),
+    ],
+)
+def test_what_the_environment_lacks_is_no_bug_of_ours(
+    settings: Settings, store: ServiceStore, words: str, status: int, told: str
+) -> None:
+    """A user of a container without an entry in passwd; a disk that is full; `>&-`."""
+    user = ["unshare", "--user", "--map-user=1000090", "env", "-u", "HOME", "-u", "XDG_STATE_HOME"]
+    if words == "up" and subprocess.run([*user, "true"], capture_output=True).returncode:
+        pytest.skip("the system gives no user namespace")
+    done = subprocess.run(
+        [*(user if words == "up" else ()), "sh", "-c", f"{COMMAND} {words}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(settings),
+    )
+    assert done.returncode == status, done.stderr
+    assert told in one_line(done)
+
+
 def test_errors_are_red_on_a_terminal_only() -> None:
     """NO_COLOR turns the colour off."""
     for columns, no_color in ((80, ""), (80, "1"), (0, "")):

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from shlex import quote
 from typing import Any
 
 import click
 
-from lockclient.cli.exit_status import INTERNAL
+from lockclient.cli.exit_status import INTERNAL, OUTPUT
 from lockclient.cli.scripts.errors import Failure, errors_as_statuses
 from lockclient.cli.scripts.lock_options import ANY_LOCK_NAME, lock_options
 from lockclient.cli.scripts.shell_mutex import ShellMutex, ending_cleanly, environment_of
@@ -51,7 +51,8 @@ def _telling_eval(export: bool) -> Iterator[None]:
 
 def _tell_eval(status: int, export: bool) -> None:
     if export:
-        click.echo(f"(exit {status})")
+        with suppress(OSError):  # `eval` gets nothing, and our status stays
+            click.echo(f"(exit {status})")
 
 
 @click.command(cls=_Exporting)
@@ -102,7 +103,7 @@ def _hand_over(mutex: ShellMutex, text: str) -> None:
     except (OSError, ValueError, AttributeError) as error:  # no sys.stdout, or one that is closed
         mutex.abandon()
         raise Failure(
-            f"The uuid could not be printed, so {mutex.name!r} was released: {error}.", 1
+            f"The uuid could not be printed, so {mutex.name!r} was released: {error}.", OUTPUT
         ) from error
 
 
