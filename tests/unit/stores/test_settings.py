@@ -70,6 +70,24 @@ def test_setup_takes_settings_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made_of("etcd://c:3/c", None, {"user": "ann", "password": "p"}).user == "ann"
 
 
+def test_the_program_s_password_goes_before_the_environment_s_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And its file before the environment's password; beside a client neither counts."""
+    file = tmp_path / "secret"
+    file.write_text("of the file")
+    monkeypatch.setenv("ETCDCTL_USER", "ann")
+    monkeypatch.setenv("ETCDCTL_PASSWORD_FILE", str(file))
+    assert made_of(None, ["a:1"], {}).password_file == str(file)
+    own = made_of(None, ["a:1"], {"password": "p"})
+    assert (own.password, own.password_file) == ("p", None)
+    assert made_of(None, ["a:1"], {}, with_client=True).password_file is None
+    monkeypatch.delenv("ETCDCTL_PASSWORD_FILE")
+    monkeypatch.setenv("ETCDCTL_PASSWORD", "p")
+    own = made_of(None, ["a:1"], {"password_file": str(file)})
+    assert (own.password, own.password_file) == (None, str(file))
+
+
 @pytest.mark.parametrize(
     ("how", "said"),
     [
