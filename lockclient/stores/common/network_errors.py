@@ -162,6 +162,8 @@ def _reason_by_type(error: BaseException) -> Reason | None:
         return _BY_VERIFY_CODE.get(error.verify_code, Reason.UNTRUSTED)
     if isinstance(error, ssl.SSLError):
         return reason_in(str(error)) or Reason.HANDSHAKE
+    if isinstance(error, MemoryError):
+        return Reason.NO_MEMORY
     if isinstance(error, socket.gaierror):
         return Reason.NO_ADDRESS
     if isinstance(error, OSError) and error.errno in _BY_ERRNO:

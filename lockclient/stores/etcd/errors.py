@@ -186,7 +186,8 @@ _ADVICE: Final = {
     Reason.CLIENT_REFUSED: "ETCDCTL_CERT and ETCDCTL_KEY must be a certificate that is valid and "
     "signed by the authority that this etcd trusts (its --trusted-ca-file).",
     Reason.OTHER_KEY: "ETCDCTL_KEY must be the key of ETCDCTL_CERT.",
-    Reason.FILES: "ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY must be PEM files.",
+    Reason.FILES: "ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY must be PEM files "
+    "that this user may read.",
     Reason.HANDSHAKE: "Check both sides' certificates (ETCDCTL_CACERT, ETCDCTL_CERT, ETCDCTL_KEY).",
     Reason.NOT_TLS: "If it talks plain text, leave out ETCDCTL_CACERT, ETCDCTL_CERT and "
     "ETCDCTL_KEY, and write etcd:// (or http://) for it.",

@@ -34,6 +34,7 @@ def of_number(number: int) -> OSError:
         (RuntimeError("can't start new thread"), Reason.NO_THREADS),
         (ValueError("a job named handshake"), Reason.HANDSHAKE),
         (FileNotFoundError(errno.ENOENT, "No such file or directory", "ca.pem"), Reason.FILES),
+        (MemoryError(), Reason.NO_MEMORY),
         (ValueError("no JSON"), None),
     ],
 )
