@@ -24,3 +24,8 @@ SIGNALLED = 128
 """Added to the number of the signal that ended it."""
 INTERRUPTED = 130
 """Ctrl-C."""
+
+
+def status_of_error(error: Exception) -> int:
+    """Return the status for a request that failed: the store's fault, or the system's."""
+    return ENVIRONMENT if "system gives no thread" in str(error) else UNAVAILABLE

@@ -19,8 +19,8 @@ from lockclient.cli.exit_status import (
     INTERNAL,
     INTERRUPTED,
     OUTPUT,
-    UNAVAILABLE,
     USAGE,
+    status_of_error,
 )
 from lockclient.errors import ClusterMutexError, InvalidLockName, StoreError, StoreUnavailable
 from lockclient.optional_deps import needing_services
@@ -103,7 +103,7 @@ def _sentence(error: Exception) -> tuple[str, int]:
     if isinstance(error, InvalidLockName):
         return str(error), USAGE
     if isinstance(error, (StoreUnavailable, StoreError)):
-        return str(error), UNAVAILABLE
+        return str(error), status_of_error(error)
     if isinstance(error, ClusterMutexError):
         return str(error), FAILED
     if isinstance(error, MemoryError):

@@ -155,7 +155,7 @@ class TestWhatTheSystemRefuses:
         nobody += [f"--ambient-caps=-all,{reading}", "prlimit", f"--nproc={most}:{most}"]
         command = [sys.executable, "-m", "lockclient", "run", "x", "--", "true"]
         url = {"CLUSTERMUTEX_URL": settings.url()}
-        done = run_to_end(*nobody, *command, env=url, status=69)
+        done = run_to_end(*nobody, *command, env=url, status=71)
         assert "the system gives no thread" in done.stderr.lower()
         assert has(store, "x") is None
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 
 import click
 
-from lockclient.cli.exit_status import CONFLICT, LOST, UNAVAILABLE
+from lockclient.cli.exit_status import CONFLICT, LOST, status_of_error
 from lockclient.errors import ClusterMutexError, InvalidLockName, LockLost, LockTimeout
 from lockclient.model.removal import Removal
 from lockclient.text.escaping import plain
@@ -38,7 +38,7 @@ def errors_as_statuses() -> Iterator[None]:
     except LockLost as error:
         raise Failure(str(error), LOST) from error
     except (InvalidLockName, ClusterMutexError) as error:
-        raise Failure(str(error), UNAVAILABLE) from error
+        raise Failure(str(error), status_of_error(error)) from error
     except ValueError as error:  # as the library names them, but for how they are spelled here
         raise click.UsageError(re.sub(r"\b(\w+_\w+)\b", _as_option, str(error))) from error
 

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from lockclient.acquisition.holding import Holding
-from lockclient.cli.exit_status import SIGNALLED, UNAVAILABLE
+from lockclient.cli.exit_status import SIGNALLED, status_of_error
 from lockclient.cli.options import Session
 from lockclient.cli.scripts.errors import Failure, errors_as_statuses, print_message
 from lockclient.cli.scripts.signals import Interrupted, Signals, die_by_signal
@@ -84,7 +84,7 @@ class ShellMutex(ClusterMutex):
                 raise Failure(str(error), self._conflict_status) from error
             except StoreUnavailable as error:
                 message = f"The lock {self.name!r} could not be asked for: {error}"
-                raise Failure(message, UNAVAILABLE) from error
+                raise Failure(message, status_of_error(error)) from error
 
     def abandon(self) -> bool:
         """Leave neither lock nor ticket behind; False: the store did not answer in time."""
