@@ -21,7 +21,7 @@ from lockclient.acquisition.decorated import holding_async
 from lockclient.acquisition.held_lock import BaseHeldLock, Block, OnLost
 from lockclient.acquisition.holding import Holding
 from lockclient.acquisition.ownership import Here, for_on_lost, taken_here
-from lockclient.acquisition.steps import Hear, Result, Steps
+from lockclient.acquisition.steps import NextEvent, Result, Steps
 from lockclient.acquisition.with_statement import LEFT, Exit, Statement, entering
 from lockclient.default_store import defaults
 from lockclient.errors import ClusterMutexError, LockLost
@@ -64,13 +64,13 @@ class LoopInbox:
         self._waker: asyncio.Future[None] | None = None
 
     @property
-    def waiters(self) -> Hashable:
+    def waiter_group(self) -> Hashable:
         """See `Inbox`: a blocked loop stops all of its tasks."""
         return self._loop
 
-    def prove(self, tell: Callable[[], object]) -> None:
+    def confirm(self, callback: Callable[[], object]) -> None:
         """See `Inbox`."""
-        self._loop.call_soon_threadsafe(tell)
+        self._loop.call_soon_threadsafe(callback)
 
     def put(self, event: WatchEvent) -> None:
         """See `Inbox`."""
@@ -107,7 +107,7 @@ async def _drive_steps(steps: Steps[Result], store: AsyncMutexStore) -> Result:
         want = steps.send(None)
         while True:
             try:
-                if isinstance(want, Hear):
+                if isinstance(want, NextEvent):
                     answer: Outcome | WatchEvent | None = await want.inbox.get(want.timeout)
                 elif observer is None:
                     answer = await store.send_async(*want)
@@ -133,7 +133,7 @@ async def _by_deputy(work: Coroutine[Any, Any, Result]) -> Result:
 
     A request that is cancelled in flight may take the lock at any time, unless a tombstone disarms
     it. Its answer most likely comes in a moment, and then no tombstone is needed. So the caller
-    withdraws by `Attempt.let_go`, which waits for that answer as it does in threads.
+    calls `Attempt.withdraw_in_background`, which waits for that answer as it does in threads.
 
     If the loop ends first, the deputy is cancelled with all other tasks, or never goes on: then its
     steps are closed, or the scheduler's thread finds them unanswered. Either leaves the tombstone.
@@ -200,7 +200,7 @@ class AsyncHeldLock(BaseHeldLock, AsksStoreAsync):
         try:
             await drive_async(holding.releasing(seconds), holding.store)
         except BaseException:
-            holding.let_go()
+            holding.release_in_background()
             raise
 
     async def __aenter__(self) -> AsyncHeldLock:
@@ -288,7 +288,7 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync):
                 return None
             return self._adopt(attempt.holding, here, block)
         except BaseException:
-            attempt.let_go()
+            attempt.withdraw_in_background()
             raise
 
     def release(self, timeout: Duration | None = None) -> Coroutine[Any, Any, None]:
@@ -331,7 +331,7 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync):
     ) -> Coroutine[Any, Any, None]:
         """Release what the statement acquired, and nothing else."""
         entered, statement[:] = statement[0], LEFT  # from here on the coroutine releases it
-        if entered.done:  # called a second time
+        if entered.is_placeholder:  # called a second time
             return _settled()
         try:
             held = entered.held or self._acquisitions.left()

@@ -54,7 +54,7 @@ def _leave(
     _trace: TracebackType | None,
 ) -> None:
     """Release what the block's `__enter__` took, unless it was released inside."""
-    if statement[0].done:  # it is called a second time
+    if statement[0].is_placeholder:  # it is called a second time
         return
     held = statement[0].held or owner._block_by_hand()
     if not isinstance(held, HeldLock):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 from uuid import uuid4
 
 from lockclient import default_store
-from lockclient.acquisition.attempt import CLEAN_UP, Attempt
+from lockclient.acquisition.attempt import WITHDRAW_ANSWER_S, Attempt
 from lockclient.acquisition.held_lock import NO_FENCING, NO_GUARD, BaseHeldLock, Block, OnLost
 from lockclient.acquisition.holding import Holding, own
 from lockclient.acquisition.ownership import Acquisitions, Here
@@ -314,7 +314,7 @@ class BaseMutex(Generic[Held]):
         """Return the error, with the holder if the store answers at once."""
         limit, seen = self._timeout, None
         # A silent store has this time for the answer, one that refuses connections has none.
-        at_once = Deadline.after(0.0).within(CLEAN_UP, CLEAN_UP)
+        at_once = Deadline.after(0.0).within(WITHDRAW_ANSWER_S, WITHDRAW_ANSWER_S)
         try:
             seen = yield from reading(self.name, at_once, waiters=True)
         except ClusterMutexError as error:
@@ -358,8 +358,7 @@ def require_queue(store: MutexStore) -> None:
     """Raise `StoreError` if the store keeps no queue."""
     store.can.require(
         "queue",
-        "keeps no line: those that wait for a lock look from time to time whether it is free, and "
-        "nobody knows of them.",
+        "keeps no queue: its waiters poll, so they can't be listed.",
     )
 
 

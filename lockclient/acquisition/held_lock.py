@@ -47,9 +47,11 @@ class Handle(ref["BaseHeldLock"]):
 
     holding: Holding
 
-    def let_go(self) -> None:
+    def on_collected(self) -> None:
         """Called by the scheduler's thread after the HeldLock was collected."""
-        left_behind.dropped(self.holding)
+        left_behind.on_collected(self.holding)
+
+    undo = on_collected
 
 
 class _ThreadLife:
@@ -163,10 +165,9 @@ class BaseHeldLock:
             "process."
         )
 
-    def _abandon(self) -> None:
-        """Have the background release it; idempotent."""
+    def _release_in_background(self) -> None:
         if not self._holding.ended:
-            self._holding.let_go()
+            self._holding.release_in_background()
 
     def _tell_loss(self, lost: LockLost) -> None:
         """Call `on_lost`, in a thread that it may block."""

@@ -310,7 +310,7 @@ class Holding:
             unlock = RequestState(acquisition.unlock_request())
             outcome = yield unlock, Deadline(monotonic() + patience)
         except BaseException as error:  # no answer, or a cancellation
-            self.let_go()  # if only its time ran out, the store may still have it
+            self.release_in_background()  # past the deadline only, the store may still have it
             if lost is None or not isinstance(error, ClusterMutexError):
                 raise
             self._tell()
@@ -327,7 +327,7 @@ class Holding:
         if self.observation is not None:
             self.observation.released(answered=True)
 
-    def let_go(self) -> None:
+    def release_in_background(self) -> None:
         """Have the background release it, for as long as that takes; idempotent."""
         self.end()
         self.forget()
@@ -339,6 +339,8 @@ class Holding:
         withdraw = self.acquisition.start_withdrawal()
         if withdraw is not None:
             self.store.background.clean_up(withdraw)
+
+    undo = release_in_background
 
     def forget(self) -> None:
         """End its timer and its watch."""

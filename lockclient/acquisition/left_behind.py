@@ -23,7 +23,7 @@ from lockclient.threads.log_queue import get_logger, naming
 log = get_logger(__name__)
 
 FINALIZERS_S = 1.0
-"""Seconds that a finalizer has to release a dropped lock before the warning."""
+"""Seconds that a finalizer has to release a garbage-collected lock before the warning."""
 RELEASE_AT_EXIT_S = 1.0
 """Seconds that the end of the interpreter waits for all releases of `release_at_exit`."""
 
@@ -61,17 +61,17 @@ def _warn_at_exit(held: Holding, text: str, *more: object) -> None:
     log.warning(f"The program ends and {text}", *facts, extra=naming(lock))
 
 
-def dropped(held: Holding) -> None:
-    """Called when its HeldLock was collected: stop its heartbeats, and warn.
+def on_collected(held: Holding) -> None:
+    """Called when its HeldLock was collected: stop its heartbeats, and warn later.
 
     It stays watched and in `own`, so that no other thread of the same identity takes it over. A
     finalizer that was collected with it may be about to release it, so the warning comes later.
     """
     held.keepalive = None
-    scheduler.shared.after(FINALIZERS_S, partial(_say_dropped, held))
+    scheduler.shared.after(FINALIZERS_S, partial(_warn_of_leak, held))
 
 
-def _say_dropped(held: Holding) -> None:
+def _warn_of_leak(held: Holding) -> None:
     if not held.healthy:
         return
     where = line_of(held)

@@ -1,7 +1,6 @@
-"""Steps of a thread or an event loop: acquiring, pushing and releasing, written once for both.
+"""Generators for acquire, push and release; `drive` runs them in a thread, `drive_async` on a loop.
 
-They are generators. Such a generator yields a request, or an inbox to wait at. Its driver, `drive`
-here or `drive_async` in `aio`, sends back the answer or throws the error.
+Each yields a request, or a `NextEvent`. Its driver sends back the answer, or throws the error.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from lockclient.stores.requests import RequestState
 
 
 @dataclass(frozen=True, slots=True)
-class Hear:
+class NextEvent:
     """Wait for the next event in an inbox; send back None when that took `timeout` seconds."""
 
     inbox: Any  # the driver's own kind of `Inbox`
@@ -27,16 +26,17 @@ class Hear:
 
 
 Result = TypeVar("Result")
-Steps = Generator[tuple[RequestState, Deadline] | Hear, Any, Result]
+Steps = Generator[tuple[RequestState, Deadline] | NextEvent, Any, Result]
 
 
 class ThreadInbox:
-    """The inbox of a waiting thread, which can act at any time."""
+    """The inbox of a waiting thread, which no event loop blocks."""
 
-    waiters: Hashable = None
+    waiter_group: Hashable = None
 
     def __init__(self) -> None:
-        self._events: Queue[WatchEvent] = Queue()  # no `SimpleQueue`: see `threads.scheduler`
+        # Before Python 3.13 a stopped process may hang in `SimpleQueue.get(timeout=)`.
+        self._events: Queue[WatchEvent] = Queue()
         self.put = self._events.put
 
     def get(self, timeout: float) -> WatchEvent | None:
@@ -46,25 +46,25 @@ class ThreadInbox:
         except Empty:
             return None
 
-    def prove(self, tell: Callable[[], object]) -> None:
+    def confirm(self, callback: Callable[[], object]) -> None:
         """See `Inbox`."""
-        tell()
+        callback()
 
 
 def drive(steps: Steps[Result], store: MutexStore) -> Result:
-    """Do what the steps want in this thread; return their result, or raise what they raise."""
+    """Run the steps in this thread; return their result, or raise their exception."""
     observer = defaults.observer
     try:
         want = steps.send(None)
         while True:
             try:
-                if isinstance(want, Hear):
+                if isinstance(want, NextEvent):
                     answer: Outcome | WatchEvent | None = want.inbox.get(want.timeout)
                 elif observer is None:
                     answer = store.send(*want)
                 else:
                     answer = observer.send(store, *want)
-            except Exception as error:  # noqa: BLE001 - it is theirs
+            except Exception as error:  # noqa: BLE001 - the steps handle it
                 want = steps.throw(error)
             else:
                 want = steps.send(answer)
@@ -72,4 +72,4 @@ def drive(steps: Steps[Result], store: MutexStore) -> Result:
         result: Result = end.value
         return result
     finally:
-        steps.close()
+        steps.close()  # raises GeneratorExit in unfinished steps, which withdraw

@@ -1,16 +1,18 @@
 """Gives each `with` statement an `__exit__` of its own.
 
-It serves two promises, and a reader who takes them for granted can skip this file: a block releases
-what its own `__enter__` acquired, and no interrupt skips the release.
+This file guarantees: a block releases what its own `__enter__` acquired, and no interrupt skips
+the release.
 
 CPython runs signal handlers as a Python function begins, and raises there what the handler raises.
-So a Ctrl-C during the last operation of a block is raised *instead of* `__exit__`, where no `try`
-can see it. But a statement looks up its `__exit__` before it calls `__enter__`, and keeps the
-result until the call is over. So each statement gets an object of its own here. When that object
-is garbage-collected and the lock is still held, the background releases the lock.
+After a Ctrl-C inside its body a statement calls `__exit__`. But a Ctrl-C as `__exit__` begins is
+raised before the first line of `__exit__`, where no `try` can see it. A statement looks up its
+`__exit__` before it calls `__enter__`, and keeps the result on its stack until `__exit__` returns.
+So each statement gets an object of its own here. When that object is garbage-collected and the lock
+is still held, the background releases the lock.
 
-An `ExitStack` looks up `__exit__` first, too, by the class. The background does not release its
-lock: a stack may be garbage while its lock is still in use.
+An `ExitStack` looks up `__exit__` first, too, but by the class. The background does not release its
+lock, because a stack may be garbage while its lock is still in use. So an interrupt as the exit of
+an `ExitStack` begins leaves the lock held.
 """
 
 from __future__ import annotations
@@ -27,31 +29,39 @@ from lockclient.acquisition.held_lock import BaseHeldLock
 from lockclient.threads import scheduler
 
 Where = tuple[int, CodeType]
-"""The frame in which a statement stands, by its id, and the frame's code."""
+"""The id of a statement's frame, and the frame's code."""
+
+_MOST_FRAMES = 8
+"""Frames between the statement and the entry: subclasses that call `super().__enter__()`."""
+_latest = threading.local()
+"""This thread's last looked-up Statement."""
 
 
 class Statement(weakref.ref["partial[Any]"]):
-    """A weak reference to a statement's exit: what it acquired, and whether the block has ended."""
+    """A weak reference to a statement's exit; `held`: the block's lock."""
 
-    __slots__ = ("done", "held", "owner", "where")
+    __slots__ = ("held", "is_placeholder", "owner", "where")
 
     held: BaseHeldLock | None
     owner: object
-    done: bool
+    is_placeholder: bool
     where: Where
 
-    def let_go(self) -> None:
+    def on_collected(self) -> None:
         """Called after the exit was garbage-collected: release the lock if the exit did not."""
-        if self.held is not None and not self.done:
-            self.held._abandon()
+        if self.held is not None and not self.is_placeholder:
+            self.held._release_in_background()
+
+    undo = on_collected
 
 
 class Exit:
     """A descriptor that gives each `with` statement an `__exit__` of its own.
 
     Args:
-        leave: the method to be called: `leave(self, statement, kind, error, trace)`, with the
-            statement in a list of one, which it may replace by `LEFT`.
+        leave: the method to be called: `leave(self, slot, kind, error, trace)`. The slot is a list
+            of one Statement, which the method may replace by `LEFT`. (A list, because the partial
+            exists before the Statement that refers to it.)
     """
 
     def __init__(self, leave: Callable[..., Any]) -> None:
@@ -59,38 +69,38 @@ class Exit:
         self.__doc__ = leave.__doc__
 
     def __get__(self, owner: Any, kind: type | None = None) -> Callable[..., Any]:
-        taken: list[Statement] = []
+        slot: list[Statement] = []
         if owner is None:
-            leave = partial(_leave_by_class, self._leave, taken)
+            leave = partial(_leave_by_class, self._leave, slot)
             statement = Statement(leave)
             statement.owner = kind
         else:
-            # Not a bound method: that would stand in the frame of what it calls, and with it in
-            # the traceback of the very interrupt.
-            leave = partial(self._leave, owner, taken)
-            # The callback, with the statement, runs in C: no signal handler interrupts it.
+            # A method's frame would hold the exit by `self`, and an interrupt's traceback holds the
+            # frame: the exit would not be collected.
+            leave = partial(self._leave, owner, slot)
+            # The weak reference's callback is one C call: no signal handler interrupts it.
             statement = Statement(leave, scheduler.shared.undo)
             statement.owner = owner
-        statement.held, statement.done = None, False
-        # The frame that looks it up; a reference to it would keep its variables alive.
+        statement.held, statement.is_placeholder = None, False
+        # The frame's id, because a reference would keep its variables alive.
         frame = sys._getframe(1)
         statement.where = id(frame), frame.f_code
-        taken.append(statement)
+        slot.append(statement)
         _latest.statement = statement
         return leave
 
 
 def _leave_by_class(
-    leave: Callable[..., Any], taken: list[Statement], owner: object, *how: object
+    leave: Callable[..., Any], slot: list[Statement], owner: object, *exc_info: object
 ) -> Any:
-    return leave(owner, taken, *how)
+    return leave(owner, slot, *exc_info)
 
 
 def entering(owner: object) -> Statement | None:
-    """Return the statement whose `__enter__` this is; None: it is called by hand.
+    """Return the statement whose `__enter__` this is; None: a manual call.
 
-    The statement's frame looked up the exit. The exit looked up last may be another's: of another
-    task in this thread, or without an entry (`ExitStack.push`).
+    The last exit looked up in this thread may belong to another statement: of another task, or
+    without an entry (`ExitStack.push`). So compare frames: a statement's frame looked up its exit.
     """
     statement: Statement | None = getattr(_latest, "statement", None)
     _latest.statement = None
@@ -109,8 +119,5 @@ def entering(owner: object) -> Statement | None:
 
 
 LEFT = [Statement(cast("partial[Any]", entering))]
-"""In place of a statement that has ended: its exit, when collected, notifies no thread."""
-LEFT[0].held, LEFT[0].done = None, True
-_MOST_FRAMES = 8
-"""Frames between the statement and the entry: subclasses that call `super().__enter__()`."""
-_latest = threading.local()
+"""Replaces an ended Statement; its weak reference has no callback."""
+LEFT[0].held, LEFT[0].is_placeholder = None, True

@@ -56,10 +56,10 @@ class Deadline(float):
         """The caller's own deadline, of which `within` made this one."""
         return getattr(self, "_own", self)
 
-    def within(self, least: float, most: float) -> Deadline:
-        """Return this deadline, but not sooner and not later than so many seconds from now."""
+    def within(self, at_least: float, at_most: float) -> Deadline:
+        """Return this deadline, moved to between so many seconds from now."""
         now = monotonic()
-        moved = Deadline(min(max(self, now + least), now + most))
+        moved = Deadline(min(max(self, now + at_least), now + at_most))
         moved._own = self
         return moved
 

@@ -207,11 +207,11 @@ class Inbox(Protocol):
     """A waiter's queue of events, from any thread."""
 
     @property
-    def waiters(self) -> Hashable:
+    def waiter_group(self) -> Hashable:
         """The event loop of the waiter, None in a thread: see `MutexStore.has_ticket_lease`."""
 
     def put(self, event: WatchEvent) -> None:
         """Add an event."""
 
-    def prove(self, tell: Callable[[], object]) -> None:
-        """Call `tell` from the waiter's thread or loop; RuntimeError: the loop is closed."""
+    def confirm(self, callback: Callable[[], object]) -> None:
+        """Call back from the waiter's loop, or at once; RuntimeError: the loop is closed."""

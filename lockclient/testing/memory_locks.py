@@ -89,13 +89,13 @@ class MemoryLocks:
             self.store.notify()
 
     def close(self) -> None:
-        """Let go of all that is held here, and have all who wait get `StoreClosed`."""
-        # First the stores: a waiter of this process would get a lock that is let go before.
+        """Release all locks of this process; its waiters get `StoreClosed`."""
+        # First the stores: else a waiter of this process would acquire a released lock.
         for store in (self._hands, self.store):
             store.close()
         for holding in list(own.values()):
             if holding.store is self.store:
-                holding.let_go()
+                holding.release_in_background()
 
     def _remove(self, name: str, by: str, kind: str, why: str) -> None:
         holder = self.holder(name)

@@ -56,10 +56,10 @@ _SYNCHRONOUS: Final = {
 
 
 class Undoing(Protocol):
-    """Something to be undone in the background: an `acquire` that failed, a dropped lock."""
+    """An object whose `undo` this thread calls: a failed acquisition, a leaked lock."""
 
-    def let_go(self) -> None:
-        """Undo it, waiting for nothing. A second call has no effect."""
+    def undo(self) -> None:
+        """Withdraw, release or warn, without blocking. A second call has no effect."""
 
 
 class _Mark:
@@ -68,7 +68,7 @@ class _Mark:
     def __init__(self) -> None:
         self.reached = allocate_lock()
         self.reached.acquire()
-        self.let_go = self.reached.release
+        self.undo = self.reached.release
 
 
 class Task:
@@ -112,8 +112,8 @@ class Scheduler(DaemonThread):
         self._clear_at = 1000  # entries of the heap at which cancelled ones are thrown away
         self._undone: SimpleQueue[Undoing | None] = SimpleQueue()
         self.undo = self._undone.put
-        """Have the thread undo something. This is one C call: a signal handler's exception comes
-        before it or after it."""
+        """Have the thread call an object's `undo`. This is one C call: a signal handler's exception
+        comes before it or after it."""
         self._wakes_at = -math.inf
 
     def flush(self, seconds: float) -> None:
@@ -157,7 +157,7 @@ class Scheduler(DaemonThread):
             with suppress(Empty):
                 undoing = self._undone.get(timeout=min(MAX_SLEEP_S, pause))
                 if undoing is not None:
-                    Task(undoing.let_go).run()
+                    Task(undoing.undo).run()
         self._wakes_at = -math.inf
 
     def _run_due(self) -> None:

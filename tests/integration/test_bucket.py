@@ -45,7 +45,7 @@ def test_what_a_bucket_can_t_do_is_said_before_anything_is_taken(
         with pytest.raises(StoreError, match=said):
             what()
     if isinstance(mutex, ClusterMutex):
-        with pytest.raises(StoreError, match="Google Cloud Storage keeps no line"):
+        with pytest.raises(StoreError, match="Google Cloud Storage keeps no queue"):
             mutex.waiters()
     assert not server.asked
 

@@ -333,7 +333,7 @@ class _Parked:
     def __init__(self) -> None:
         self.over = threading.Event()
 
-    def let_go(self) -> None:
+    def undo(self) -> None:
         """Block the thread that calls it."""
         self.over.wait()
 

@@ -42,8 +42,8 @@ class OpenedStore:
     def _disconnect(self) -> None:
         """End what `_connect` has made, besides `background`."""
 
-    def _let_go(self) -> None:
-        """Called in `atexit`: end what can hang when the interpreter tears it down."""
+    def _close_streams(self) -> None:
+        """Called in `atexit`: the interpreter's teardown of an open stream can hang."""
 
     def send(self, sending: RequestState, deadline: Deadline) -> Outcome:
         raise NotImplementedError
@@ -98,7 +98,7 @@ def _at_exit() -> None:
     for store in list(_stores):
         store.settle(until.remaining())
     for store in list(_stores):
-        store._let_go()
+        store._close_streams()
 
 
 os.register_at_fork(after_in_child=_start_afresh)

@@ -21,12 +21,12 @@ class WaiterGroup:
     def __init__(self, waiters: Hashable) -> None:
         self.waiters = waiters
         self.inboxes: set[Inbox] = set()
-        self.proved = True
+        self.confirmed = True
         self.failing = False
 
-    def prove(self) -> None:
-        """Take note that they can act."""
-        self.proved = True
+    def confirm(self) -> None:
+        """Note that they can act."""
+        self.confirmed = True
 
 
 class TicketKeeper:
@@ -52,16 +52,16 @@ class TicketKeeper:
     def join(self, inbox: Inbox) -> None:
         """Keep this waiter's ticket alive as long as it is in line."""
         with self._lock:
-            group = self._groups.get(inbox.waiters)
+            group = self._groups.get(inbox.waiter_group)
             if group is None:
-                group = self._groups[inbox.waiters] = WaiterGroup(inbox.waiters)
+                group = self._groups[inbox.waiter_group] = WaiterGroup(inbox.waiter_group)
                 self._pool.repeat(partial(self._renew, group), TICKET_RENEWAL_S)
             group.inboxes.add(inbox)
 
     def leave(self, inbox: Inbox) -> None:
         """Forget this waiter."""
         with self._lock:
-            group = self._groups.get(inbox.waiters)
+            group = self._groups.get(inbox.waiter_group)
             if group is not None:
                 group.inboxes.discard(inbox)
 
@@ -81,12 +81,12 @@ class TicketKeeper:
                 self._groups.pop(group.waiters, None)
                 return None
             waiter = next(iter(group.inboxes))
-        proved, group.proved = group.proved, False
+        confirmed, group.confirmed = group.confirmed, False
         try:
-            waiter.prove(group.prove)
+            waiter.confirm(group.confirm)
         except RuntimeError:  # their loop is closed
             group.inboxes.clear()
-        if proved:
+        if confirmed:
             self._keep(group, next_at)
         return next_at.remaining()
 

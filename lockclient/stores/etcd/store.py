@@ -291,11 +291,11 @@ class EtcdStore(EtcdListing):
         for lease in (self._tickets, *(channels.tickets for channels in self._loops.values())):
             with suppress(ClusterMutexError, WireError):  # else they go by themselves
                 lease.revoke(limit)
-        self._let_go()
+        self._close_streams()
         self._channels.close()
         self._loops.clear()
 
-    def _let_go(self) -> None:
+    def _close_streams(self) -> None:
         # Left to the interpreter's own end, what ends a stream can wait for ever for a lock that
         # one of gRPC's threads held, or for one of those threads itself, when all daemon threads
         # were stopped.

@@ -42,12 +42,12 @@ class BusyInbox(ThreadInbox):
 
     def __init__(self, waiters: Hashable) -> None:
         super().__init__()
-        self.waiters = waiters
+        self.waiter_group = waiters
         self.able = True
 
-    def prove(self, tell: Callable[[], object]) -> None:
+    def confirm(self, callback: Callable[[], object]) -> None:
         if self.able:
-            tell()
+            callback()
 
 
 class TestTickets:
