@@ -20,7 +20,7 @@ from lockclient.acquisition.base import BaseMutex, Named, held_by, reading, requ
 from lockclient.acquisition.decorated import holding_async
 from lockclient.acquisition.held_lock import BaseHeldLock, Block, OnLost
 from lockclient.acquisition.holding import Holding
-from lockclient.acquisition.ownership import Here, for_on_lost, taken_here
+from lockclient.acquisition.ownership import CallerLocks, caller_locks, for_on_lost
 from lockclient.acquisition.steps import NextEvent, Result, Steps
 from lockclient.acquisition.with_statement import LEFT, Exit, Statement, entering
 from lockclient.default_store import defaults
@@ -155,12 +155,12 @@ async def _by_deputy(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 class AsksStoreAsync:
-    """What a program can ask the store about any lock, held or not."""
+    """Reads from the store: the lock's holder and its waiters."""
 
     __slots__ = ()
 
     async def holder(self: Named) -> Holder | None:
-        """Ask the store who has the lock now; None: nobody."""
+        """Read the lock; return its holder, or None if it is free."""
         return held_by(await drive_async(reading(self.name), self._store()))
 
     async def waiters(self: Named) -> list[Ticket]:
@@ -180,10 +180,10 @@ class AsyncHeldLock(BaseHeldLock, AsksStoreAsync):
     __slots__ = ("_loop",)
 
     def __init__(
-        self, holding: Holding, on_lost: OnLost | None, block: Block, taken_by: object
+        self, holding: Holding, on_lost: OnLost | None, block: Block, mutex_ref: object
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        super().__init__(holding, on_lost, block, taken_by)
+        super().__init__(holding, on_lost, block, mutex_ref)
 
     async def alive(self, *, force: bool = False) -> None:
         """Report progress; see `HeldLock.alive`."""
@@ -194,7 +194,7 @@ class AsyncHeldLock(BaseHeldLock, AsksStoreAsync):
     async def release(self, timeout: Duration | None = None) -> None:
         """Release the lock; see `HeldLock.release`."""
         holding, seconds = self._holding, require_timeout("timeout", timeout)
-        if not holding.end():
+        if not holding.claim_release():
             self._require_held("release()")
             return
         try:
@@ -215,10 +215,10 @@ class AsyncHeldLock(BaseHeldLock, AsksStoreAsync):
     ) -> None:
         """Release it at the end of its block, unless the block has released it."""
         try:
-            if not self._holding.ended or self._holding.is_parents:
+            if not self._holding.ended or self._holding.is_inherited:
                 await self.release()
         except ClusterMutexError as failure:
-            self._left(failure, error)
+            self._raise_exit_error(failure, error)
 
     def _call(self, on_lost: OnLost, lost: LockLost) -> None:
         """Call back on the loop, or in this thread if the loop is closed."""
@@ -273,12 +273,12 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync):
         """Acquire the lock, see `ClusterMutex.acquire`."""
         return self._acquire(self._limit(blocking, timeout), *self._from_here(), block=None)
 
-    def _from_here(self) -> tuple[Here, str | None]:
+    def _from_here(self) -> tuple[CallerLocks, str | None]:
         """Return the caller's acquired locks and stack, at the call and not where it is awaited."""
-        return taken_here(), capture() if self._capture_backtrace else None
+        return caller_locks(), capture() if self._capture_backtrace else None
 
     async def _acquire(
-        self, limit: float, here: Here, backtrace: str | None, *, block: Block
+        self, limit: float, locks: CallerLocks, backtrace: str | None, *, block: Block
     ) -> AsyncHeldLock | None:
         attempt = self._attempt(limit, LoopInbox, _running_loop(), backtrace)
         if scheduler.shared.missing:  # no thread would push, or call `on_lost`
@@ -286,25 +286,25 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync):
         try:
             if not await _by_deputy(drive_async(attempt.steps(), attempt.store)):
                 return None
-            return self._adopt(attempt.holding, here, block)
+            return self._adopt(attempt.holding, locks, block)
         except BaseException:
             attempt.withdraw_in_background()
             raise
 
     def release(self, timeout: Duration | None = None) -> Coroutine[Any, Any, None]:
         """Release what the calling task acquired; see `ClusterMutex.release`."""
-        return self._of_meant("release()", lambda held: held.release(timeout))
+        return self._call_on_own("release()", lambda held: held.release(timeout))
 
     def alive(self, *, force: bool = False) -> Coroutine[Any, Any, None]:
         """Report progress of what the calling task acquired; see `HeldLock.alive`."""
-        return self._of_meant("alive()", lambda held: held.alive(force=force))
+        return self._call_on_own("alive()", lambda held: held.alive(force=force))
 
-    def _of_meant(
+    def _call_on_own(
         self, what: str, call: Callable[[AsyncHeldLock], Coroutine[Any, Any, None]]
     ) -> Coroutine[Any, Any, None]:
         """Find the caller's acquisition now; a refusal is raised where the result is awaited."""
         try:
-            return call(self._acquisitions.meant(what))
+            return call(self._acquisitions.require_own(what))
         except ClusterMutexError as refusal:
             return _settled(refusal)
 
@@ -312,10 +312,10 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync):
         return self._enter(entering(self), *self._from_here())
 
     async def _enter(
-        self, statement: Statement | None, here: Here, backtrace: str | None
+        self, statement: Statement | None, locks: CallerLocks, backtrace: str | None
     ) -> AsyncHeldLock:
-        block: Block = "hand" if statement is None else "statement"
-        held = await self._acquire(self._timeout, here, backtrace, block=block)
+        block: Block = "manual" if statement is None else "statement"
+        held = await self._acquire(self._timeout, locks, backtrace, block=block)
         if held is None:
             raise await drive_async(self._timed_out(), self._store())
         if statement is not None:
@@ -334,7 +334,7 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync):
         if entered.is_placeholder:  # called a second time
             return _settled()
         try:
-            held = entered.held or self._acquisitions.left()
+            held = entered.held or self._acquisitions.manual_block()
         except ClusterMutexError as refusal:
             return _settled(refusal)
         if isinstance(held, AsyncHeldLock):
@@ -356,7 +356,7 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync):
     if not TYPE_CHECKING:
 
         def __enter__(self) -> NoReturn:
-            """Say what to use."""
+            """Raise TypeError."""
             raise TypeError(
                 "An AsyncClusterMutex is for `async with`: use ClusterMutex for `with`."
             )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 from lockclient.acquisition.base import BaseMutex, Named, held_by, reading, require_queue
 from lockclient.acquisition.held_lock import BaseHeldLock, OnLost
-from lockclient.acquisition.ownership import for_on_lost, taken_here
+from lockclient.acquisition.ownership import caller_locks, for_on_lost
 from lockclient.acquisition.steps import Steps, ThreadInbox, drive
 from lockclient.acquisition.with_statement import LEFT, Exit, Statement, entering
 from lockclient.errors import ClusterMutexError, LockLost, LockNotHeld, StoreUnavailable
@@ -27,12 +27,12 @@ Result = TypeVar("Result")
 
 
 class AsksStore:
-    """What a program can ask the store about any lock, held or not."""
+    """Reads from the store: the lock's holder and its waiters."""
 
     __slots__ = ()
 
     def holder(self: Named) -> Holder | None:
-        """Ask the store who has the lock now; None: nobody."""
+        """Read the lock; return its holder, or None if it is free."""
         return held_by(run(reading(self.name), self._store()))
 
     def waiters(self: Named) -> list[Ticket]:
@@ -46,7 +46,7 @@ class AsksStore:
         return list(run(reading(self.name, waiters=True), store).waiters)
 
 
-def _leave(
+def _exit_block(
     owner: HeldLock | ClusterMutex,
     statement: list[Statement],
     _kind: type[BaseException] | None,
@@ -54,26 +54,26 @@ def _leave(
     _trace: TracebackType | None,
 ) -> None:
     """Release what the block's `__enter__` took, unless it was released inside."""
-    if statement[0].is_placeholder:  # it is called a second time
+    if statement[0].is_placeholder:  # `__exit__` was called before
         return
-    held = statement[0].held or owner._block_by_hand()
+    held = statement[0].held or owner._find_manual_block()
     if not isinstance(held, HeldLock):
         return
-    statement[0].held = held
+    statement[0].held = held  # if an interrupt ends this function, the callback releases it
     try:
-        if "end" in held._holding.still_to or held._holding.is_parents:
+        if "release" in held._holding.one_time or held._holding.is_inherited:
             held.release()
-        statement[:] = LEFT  # nothing is to happen when its exit dies
+        statement[:] = LEFT  # this removes the exit's weakref callback
     except ClusterMutexError as failure:
-        held._left(failure, error)
+        held._raise_exit_error(failure, error)
 
 
 class HeldLock(BaseHeldLock, AsksStore):
     """One acquisition of a lock, from `acquire` or `with` to its release.
 
-    Any thread or callback may use it. It means this acquisition, whatever happens to the mutex:
-    after its loss it says lost, after its release released. `with held:` releases it at the
-    block's end, unless another block does so already.
+    Any thread or callback may use it. After a loss its methods raise `LockLost`, after its release
+    `LockNotHeld`, whatever happens to the mutex. `with held:` releases it at the block's end, and
+    raises RuntimeError if it is in a block already.
     """
 
     __slots__ = ()
@@ -81,9 +81,9 @@ class HeldLock(BaseHeldLock, AsksStore):
     def alive(self, *, force: bool = False) -> None:
         """Report progress: push the alert and the auto-unlock into the future.
 
-        Within `min(1 s, expected_runtime / 50)` of the last push (in a bucket 1.2 s) it only checks
-        a flag, so hot loops may call it. A store that does not answer is no error while the lock is
-        still ours; with `force` it always pushes, and raises.
+        Within `min(1 s, expected_runtime / 50)` of the last push (in a bucket 1.2 s) it only
+        compares the clock, so hot loops may call it. Without `force` an unreachable store raises
+        nothing before the lock's deadline. With `force` it always sends a heartbeat.
 
         Raises:
             LockNotHeld: it was released.
@@ -94,7 +94,7 @@ class HeldLock(BaseHeldLock, AsksStore):
             self._require_held("alive()")
             try:
                 run(self._holding.pushing(force=force), self._holding.store)
-            except StoreUnavailable as error:  # without `force`: the system gives no thread
+            except StoreUnavailable as error:  # no thread could be started: nothing was sent
                 if force:
                     raise
                 self._holding.acquisition.last_push_error = str(error)
@@ -103,21 +103,23 @@ class HeldLock(BaseHeldLock, AsksStore):
         """Release the lock.
 
         Args:
-            timeout: seconds to wait for the store's answer; None: ten. After that the background
-                releases it, for as long as that takes.
+            timeout: seconds to wait for the store's answer; None: ten. After that a background
+                thread repeats the release until the store answers.
 
         Raises:
             LockNotHeld: it was released already.
             LockLost: it was removed, or its time ran out, before it was released.
-            StoreUnavailable: the store did not answer; the background tries again.
+            StoreUnavailable: the store did not answer; a background thread repeats the release.
         """
         holding, undo = self._holding, scheduler.shared.undo
         seconds = None if timeout is None else require_timeout("timeout", timeout)
         try:
-            if not holding.still_to.pop("end", False):  # two release it: one is refused
+            if not holding.one_time.pop("release", False):  # atomic: one caller releases
                 self._require_held("release()")
                 return
-            if is_inside() or sys.is_finalizing():  # then no thread runs, and it stays locked
+            # Inside a handler waiting could deadlock, so the background releases. As the
+            # interpreter ends no thread runs: the lock stays until its auto-unlock.
+            if is_inside() or sys.is_finalizing():
                 undo(holding)
                 holding.check()
                 return
@@ -133,17 +135,17 @@ class HeldLock(BaseHeldLock, AsksStore):
         self._enter(entering(self))
         return self
 
-    def _block_by_hand(self) -> HeldLock:
+    def _find_manual_block(self) -> HeldLock:
         return self
 
-    __exit__ = Exit(_leave)
+    __exit__ = Exit(_exit_block)
 
     def _call(self, on_lost: OnLost, lost: LockLost) -> None:
         for_on_lost(self, partial(on_lost, lost))()
 
 
 def run(steps: Steps[Result], store: MutexStore) -> Result:
-    """Drive steps in a thread in which no signal handler runs."""
+    """Drive steps in a deputy thread if the caller is the main thread, else in the caller's own."""
     return store.background.run_shielded(drive, steps, store)  # type: ignore[no-any-return]
 
 
@@ -159,23 +161,24 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
     and may be shared by any number of threads, which then contend for it; it is not reentrant. A
     call on it, like `m.alive()`, means the caller's own newest unreleased acquisition (by thread,
     or by task in an event loop); else the object's only unreleased one; else it raises
-    `LockNotHeld`: use the `HeldLock`. A lost acquisition is unreleased until it is released, or its
-    owner acquires again by the same object; 16 at most are remembered.
+    `LockNotHeld`: use the `HeldLock`. A lost acquisition counts as unreleased until it is
+    released or its owner acquires again through this mutex. The mutex remembers 16 lost ones.
 
     It can't stop a holder that goes on working after its loss. Call `alive()` or `check_health()`
-    between steps, and give storage the `fencing_token` to refuse latecomers.
+    between steps, and give storage the `fencing_token`, so that it refuses an earlier holder's
+    writes.
 
     Args:
-        name: 1 to 255 bytes in UTF-8, no control characters. Of a subclass of `str`, like a member
-            of `class Job(str, Enum)`, its value counts, here and in all other texts.
+        name: 1 to 255 bytes in UTF-8, no control characters. For a `str` subclass, like a member of
+            `class Job(str, Enum)`, the string value is used, in all text arguments.
         timeout: how long to wait for the lock; None waits for ever. All durations are seconds, a
             `timedelta`, or text like "90s", "5m" or "1h30m".
         expected_runtime: the time without `alive()` after which people are alerted.
         auto_unlock_after: the time without `alive()` after which the unlocker removes the lock,
             more than `expected_runtime`; None: never; "auto": three times `expected_runtime`.
         reason: what the lock is used for, for people.
-        identity: a name for this worker. When it crashed and comes back with the same identity, it
-            takes its own lock over at once. Live processes on different machines, or in different
+        identity: a name for this worker. A worker that restarts with the same identity takes over
+            its predecessor's lock at once. Live processes on different machines, or in different
             containers (pid namespaces) of one, must not share one: each would take the lock from
             the other.
         keepalive: push from the background instead of by `alive()`; a duration limits for how long.
@@ -186,10 +189,10 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
         capture_backtrace: whether to record the stack that acquired the lock.
         release_at_exit: whether to release what is still held as the interpreter ends; else the log
             names it. Only for programs whose other threads have ended by then.
-        owner: a team or a service, for people; else what `setup` said.
+        owner: a team or a service, for people; default: `setup(owner=…)`.
         labels: further texts by their names, beside those of `setup`: at most 16, of 1,024 bytes in
             JSON all together.
-        store: where locks live; else what `setup` said, else the environment.
+        store: where locks live; default: that of `setup`, else of the environment.
 
     Raises:
         ValueError: a bad value (`InvalidLockName` for the name), before any I/O.
@@ -208,7 +211,7 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
                 long as the constructor's `timeout` says.
 
         Returns:
-            The held lock; None: the time was up.
+            The held lock; None: the timeout passed, or it is not free and `blocking` is False.
 
         Raises:
             StoreUnavailable: the store did not answer in time.
@@ -219,9 +222,9 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
         store = attempt.store
         try:
             if store.background.run_shielded(drive, attempt.steps(), store):
-                return self._adopt(attempt.holding, taken_here(), None)
+                return self._adopt(attempt.holding, caller_locks(), None)
             return None
-        except BaseException:  # an interrupt may come between any two lines here, and another here
+        except BaseException:  # a second interrupt can't skip this: `undo` is one C call
             undo(attempt)
             raise
 
@@ -231,7 +234,7 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
         Raises:
             LockNotHeld: nothing is held, or several are and none is the caller's own.
         """
-        self._acquisitions.meant("release()").release(timeout)
+        self._acquisitions.require_own("release()").release(timeout)
 
     def __enter__(self) -> HeldLock:
         statement, undo = entering(self), scheduler.shared.undo
@@ -241,24 +244,24 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
             if not store.background.run_shielded(drive, attempt.steps(), store):
                 raise run(self._timed_out(), store)
             if statement is None:
-                return self._adopt(attempt.holding, taken_here(), "hand")
-            statement.held = held = self._adopt(attempt.holding, taken_here(), "statement")
+                return self._adopt(attempt.holding, caller_locks(), "manual")
+            statement.held = held = self._adopt(attempt.holding, caller_locks(), "statement")
             return held
         except BaseException:  # as in `acquire`
             undo(attempt)
             raise
 
-    def _block_by_hand(self) -> HeldLock | None:
-        return self._acquisitions.left()
+    def _find_manual_block(self) -> HeldLock | None:
+        return self._acquisitions.manual_block()
 
-    __exit__ = Exit(_leave)
+    __exit__ = Exit(_exit_block)
 
     def __call__(self, function: Function) -> Function:
         """Use the mutex as a decorator: each call of `function` holds the lock.
 
         Raises:
-            TypeError: its work would be done after the call: `async def`, a generator, an awaitable
-                or a task as its result. Where that shows only at the call, the call raises it.
+            TypeError: `function` is async or a generator, or (raised by the call) returns an
+                awaitable: its work would run after the release.
         """
         from lockclient.acquisition.decorated import holding  # few programs need it
 
@@ -270,10 +273,10 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
             @ClusterMutex("nightly-report", expected_runtime="5m").skip_if_held
             def report() -> None: ...
 
-        Whether it ran, and else who has the lock, is logged at INFO.
+        Each call logs at INFO that it ran, or the lock's holder.
 
         Raises:
-            TypeError: as of the mutex as a decorator.
+            TypeError: see `__call__`.
         """
         from lockclient.acquisition.decorated import holding
 
@@ -282,11 +285,11 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
     if not TYPE_CHECKING:
 
         def __aenter__(self) -> NoReturn:
-            """Say what to use."""
+            """Raise TypeError."""
             raise TypeError("A ClusterMutex is for `with`: use AsyncClusterMutex for `async with`.")
 
         __aexit__ = __aenter__
 
     def alive(self, *, force: bool = False) -> None:
         """Report progress of the caller's own acquisition, see `HeldLock.alive`."""
-        self._acquisitions.meant("alive()").alive(force=force)
+        self._acquisitions.require_own("alive()").alive(force=force)

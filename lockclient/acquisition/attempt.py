@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from lockclient.acquisition.holding import Holding, own
+from lockclient.acquisition.holding import Holding, held_by_process
 from lockclient.acquisition.left_behind import line_of
 from lockclient.acquisition.state_machine import Acquired, Acquisition, Busy, Step, UsedUp, Wait
 from lockclient.acquisition.steps import NextEvent, Steps
@@ -249,7 +249,7 @@ class Attempt:
     def _warn_of_own_lock(self) -> None:
         """Warn if the caller's own thread or task holds the lock: a deadlock."""
         waiter = self._acquisition
-        for held in list(own.values()):
+        for held in list(held_by_process.values()):
             if held.store is not self.store or held.acquisition.name != waiter.name:
                 continue
             if held.acquisition.holder.actor == waiter.holder.actor:

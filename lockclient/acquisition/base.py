@@ -16,8 +16,8 @@ from uuid import uuid4
 from lockclient import default_store
 from lockclient.acquisition.attempt import WITHDRAW_ANSWER_S, Attempt
 from lockclient.acquisition.held_lock import NO_FENCING, NO_GUARD, BaseHeldLock, Block, OnLost
-from lockclient.acquisition.holding import Holding, own
-from lockclient.acquisition.ownership import Acquisitions, Here
+from lockclient.acquisition.holding import Holding, held_by_process
+from lockclient.acquisition.ownership import Acquisitions, CallerLocks
 from lockclient.acquisition.state_machine import Acquisition
 from lockclient.acquisition.steps import Steps
 from lockclient.default_store import defaults
@@ -188,29 +188,29 @@ class BaseMutex(Generic[Held]):
 
     def check_health(self) -> None:
         """Raise `LockLost` if the lock was lost, `LockNotHeld` if it is not held; no request."""
-        self._acquisitions.meant("check_health()").check_health()
+        self._acquisitions.require_own("check_health()").check_health()
 
     @property
     def fencing_token(self) -> int:
         """See `HeldLock.fencing_token`."""
         self._store().can.require("fencing", NO_FENCING)
-        return self._acquisitions.meant("fencing_token").fencing_token
+        return self._acquisitions.require_own("fencing_token").fencing_token
 
     @property
     def uuid(self) -> str:
         """The id of the caller's acquisition."""
-        return self._acquisitions.meant("uuid").uuid
+        return self._acquisitions.require_own("uuid").uuid
 
     @property
     def record(self) -> Holder:
         """See `HeldLock.record`."""
-        return self._acquisitions.meant("record").record
+        return self._acquisitions.require_own("record").record
 
     @property
     def guard(self) -> Guard:
         """See `HeldLock.guard`."""
         self._store().can.require("guard", NO_GUARD)
-        return self._acquisitions.meant("guard").guard
+        return self._acquisitions.require_own("guard").guard
 
     def __repr__(self) -> str:
         kind = f"{type(self).__module__}.{type(self).__name__}"
@@ -255,20 +255,20 @@ class BaseMutex(Generic[Held]):
             self._runtime,
             queue=limit > 0,
             has_ticket_lease=store.has_ticket_lease(waiters),
-            own=own,
+            own=held_by_process,
             has_queue=store.can.queue,
         )
         attempt = Attempt(store, acquisition, inbox, self._holding_of, now, limit)
         attempt.observation = observation
         return attempt
 
-    def _adopt(self, holding: Holding | None, here: Here, block: Block) -> Held:
+    def _adopt(self, holding: Holding | None, locks: CallerLocks, block: Block) -> Held:
         """Make the held lock of a caller's successful acquisition."""
         assert holding is not None
         if not self._capture_backtrace:
             holding.line = calling_line()
-        held = self._held_type(holding, self._on_lost, block, self._acquisitions.itself)
-        owner, uuids = here
+        held = self._held_type(holding, self._on_lost, block, self._acquisitions.self_ref)
+        owner, uuids = locks
         self._acquisitions.add(held, owner)
         uuids.append(holding.acquisition.uuid)
         return held

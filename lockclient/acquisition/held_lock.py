@@ -1,8 +1,8 @@
 """`HeldLock`: one acquisition as an object.
 
 The mutex refers to its held lock, and that to `on_lost`; the background refers to it weakly. So a
-lock that the program can't release any more is garbage-collected: then its heartbeats end, and a
-warning names the line that acquired it.
+HeldLock that the program can't release any more is garbage-collected. Then its heartbeats end, the
+lock stays in the store until its auto-unlock, and a warning names the line that acquired it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 OnLost = Callable[[LockLost], object]
-Block = Literal["statement", "hand"] | None
-"""The block that acquired it: a `with` statement, which has its own exit; or `__enter__` was called
-by hand, and its `__exit__` knows the mutex only."""
+Block = Literal["statement", "manual"] | None
+"""The block that releases it. "statement": a `with`. "manual": a manual `__enter__()` of the mutex.
+None: no block."""
 
 NO_FENCING = (
     "has no number that only grows, so it can't tell an earlier holder from a later one: "
@@ -36,7 +36,7 @@ NO_FENCING = (
 )
 NO_GUARD = (
     "has no transactions over several objects, so that none of yours can be bound to a lock: "
-    "check_health() before each write is what there is, or use etcd."
+    "call check_health() before each write, or use etcd."
 )
 
 
@@ -55,22 +55,22 @@ class Handle(ref["BaseHeldLock"]):
 
 
 class _ThreadLife:
-    """Is garbage as soon as its thread has ended."""
+    """A thread-local object; freed when its thread ends."""
 
 
 _thread = threading.local()
 
 
 class BaseHeldLock:
-    """The common part of the held locks of threads and of asyncio: all that does not wait."""
+    """The common part of the held locks of threads and of asyncio: all that sends no request."""
 
-    __slots__ = ("__weakref__", "_acquisition", "_block", "_holding", "_on_lost", "_taken_by")
+    __slots__ = ("__weakref__", "_acquisition", "_block", "_holding", "_mutex_ref", "_on_lost")
 
     def __init__(
-        self, holding: Holding, on_lost: OnLost | None, block: Block, taken_by: object
+        self, holding: Holding, on_lost: OnLost | None, block: Block, mutex_ref: object
     ) -> None:
         self._holding = holding
-        self._taken_by = taken_by
+        self._mutex_ref = mutex_ref
         self._acquisition = holding.acquisition
         self._on_lost = on_lost
         self._block = block
@@ -118,7 +118,7 @@ class BaseHeldLock:
 
     @property
     def record(self) -> Holder:
-        """What this holder has written into the store, as far as the store confirmed it."""
+        """The record as the store last confirmed it."""
         return self._acquisition.holder
 
     @property
@@ -136,7 +136,7 @@ class BaseHeldLock:
         return (
             monotonic() >= acquisition.quiet_until
             or acquisition.loss is not None
-            or "end" not in self._holding.still_to
+            or "release" not in self._holding.one_time
         )
 
     def _store(self) -> MutexStore:
@@ -149,7 +149,7 @@ class BaseHeldLock:
 
     def _not_held(self, what: str) -> LockNotHeld:
         why = f"is not held any more: it was released before {what}"
-        if self._holding.is_parents:
+        if self._holding.is_inherited:
             pid = self._acquisition.holder.pid
             why = f"belongs to process {pid}, of which this one is a fork: acquire it here"
         return LockNotHeld(f"The lock {self.name!r} {why}.", name=self.name, uuid=self.uuid)
@@ -169,8 +169,8 @@ class BaseHeldLock:
         if not self._holding.ended:
             self._holding.release_in_background()
 
-    def _tell_loss(self, lost: LockLost) -> None:
-        """Call `on_lost`, in a thread that it may block."""
+    def _call_on_lost(self, lost: LockLost) -> None:
+        """Call `on_lost` in this thread, which the callback may block."""
         if self._on_lost is not None:
             self._call(self._on_lost, lost)
 
@@ -185,7 +185,7 @@ class BaseHeldLock:
     # ------------------------------------------------------------ as a context manager
 
     def _enter(self, statement: Any) -> None:
-        """Begin a block at whose end it is released; RuntimeError: it is in a block already."""
+        """Mark that the block which begins releases this lock; RuntimeError: another one does."""
         self._require_held("the block")
         if self._block is not None:
             raise RuntimeError(
@@ -195,11 +195,11 @@ class BaseHeldLock:
         if statement is not None:
             statement.held = self
 
-    def _left(self, failure: ClusterMutexError, error: BaseException | None) -> None:
-        """Raise the error of a release at a block's end, and hide no error of the body.
+    def _raise_exit_error(self, failure: ClusterMutexError, error: BaseException | None) -> None:
+        """Handle `failure`, a release's error at the end of a block whose body raised `error`.
 
-        The body's own loss or interrupt goes on as it is; its other errors become the cause of the
-        loss.
+        No body error: raise the failure. A store's failure: log it. The body raised another
+        Exception: raise the loss from it. Else the body's error passes.
         """
         if error is None:
             raise failure

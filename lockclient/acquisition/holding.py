@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-WATCH_AFTER = 1.0
+WATCH_DELAY_S = 1.0
 """Seconds between the acquisition and the watch: a short critical section costs two requests."""
 LOG_FLUSH_S = 0.1
 """Seconds that `on_lost` waits for the loss to be in the log."""
-PUSH_TRY = 2.0
-"""Seconds for which `alive()` may wait for a store that does not answer, unless it is forced."""
+PUSH_TRY_S = 2.0
+"""Seconds that `alive()` waits for a store that does not answer, unless it is forced."""
 
 
-class Told(Protocol):
-    """A `HeldLock`, whose module imports this one."""
+class LossListener(Protocol):
+    """The part of `BaseHeldLock` used here (it avoids a circular import)."""
 
-    def _tell_loss(self, lost: LockLost) -> None:
+    def _call_on_lost(self, lost: LockLost) -> None:
         """Call `on_lost`."""
 
 
@@ -48,14 +48,14 @@ class Holding:
 
     The program has a `HeldLock`, to which this refers weakly.
 
-    No Python lock is held while a store is asked, and the lock is lost at its deadline whatever
-    requests are in flight: so neither a signal handler nor a frozen store blocks another thread.
+    No thread holds a Python lock while it waits for a store, so a signal handler can't deadlock.
+    The lock is lost at its deadline whatever requests are in flight, even if the store is frozen.
 
     Args:
         store: where it is held.
         acquisition: its state machine, in the state `HELD`.
         keepalive: seconds between two pushes from the background; None: only `alive()` pushes.
-        keepalive_for: seconds after which the background stops to push.
+        keepalive_for: seconds after which the background stops pushing.
         release_at_exit: whether to release it as the interpreter ends.
     """
 
@@ -71,49 +71,48 @@ class Holding:
         self.store = store
         self.release_at_exit = release_at_exit
         self.handle: ref[Any] | None = None
-        self.is_parents = False  # a parent's, from before a fork
-        self.line: str | None = None  # that took it, where no backtrace was captured
+        self.is_inherited = False  # in a fork's child: the parent process holds it
+        self.line: str | None = None  # source line of the acquisition, without a backtrace
         self.observation: Observation | None = None  # where the program has instruments
-        self.thread: ref[Any] | None = None  # that acquired it, where it is kept alive
+        self.thread: ref[Any] | None = None  # freed when the acquiring thread ends; for keepalive
         self.keepalive = keepalive
-        # `dict.pop` is atomic: exactly one thread gets each of these.
-        self.still_to = {"tell": True, "end": True}
-        self._over = False  # released, or handed to the clean-up
+        # Two one-time actions. `dict.pop` is atomic: the thread whose `pop` returns True does it.
+        self.one_time = {"report": True, "release": True}
+        self._is_settled = False  # released, or handed to the background
         self._watch: Subscription | None = None
         now = monotonic()
         if store.can.pace:
             acquisition.keep_pace(store.can.pace, now)
-        self._watch_at = now + WATCH_AFTER
+        self._watch_at = now + WATCH_DELAY_S
         self._keepalive_until = now + keepalive_for
         self._pushing = False
-        own[acquisition.uuid] = self
+        held_by_process[acquisition.uuid] = self
         self._task = Task(self._tick)
-        first = min(WATCH_AFTER, keepalive or WATCH_AFTER, acquisition.deadline - now)
+        first = min(WATCH_DELAY_S, keepalive or WATCH_DELAY_S, acquisition.deadline - now)
         scheduler.shared.schedule(self._task, first)
 
     @property
     def ended(self) -> bool:
         """Whether it was released or withdrawn, or belongs to the parent of this fork."""
-        return "end" not in self.still_to
+        return "release" not in self.one_time
 
-    def end(self) -> bool:
-        """Return True to exactly one caller: that one releases it."""
-        return self.still_to.pop("end", False)
+    def claim_release(self) -> bool:
+        """Return True to exactly one caller, which then releases the lock."""
+        return self.one_time.pop("release", False)
 
     # ------------------------------------------------------------ heartbeats
 
     def pushing(self, *, force: bool) -> Steps[None]:
         """Push the stamps, or raise `LockLost`.
 
-        Before the deadline an unanswered push is an error only with `force`: the next call tries
-        again.
+        Before the deadline an unanswered push raises only with `force`; the next call retries.
         """
         self.check()
         now = Now.read()
         acquisition = self.acquisition
         failure: ClusterMutexError | None = None
-        patience = protocol.STORE_TIMEOUT_S if force else PUSH_TRY
-        # Not longer than to the deadline: an answer after that would come too late.
+        patience = protocol.STORE_TIMEOUT_S if force else PUSH_TRY_S
+        # Wait no longer than to the deadline: later the lock is lost.
         limit = Deadline(min(acquisition.deadline, now.monotonic + patience))
         try:
             while True:
@@ -144,12 +143,15 @@ class Holding:
             )
 
     def loss(self) -> LockLost | None:
-        """Return why the lock is lost; None: it is not, or belongs to the parent of this fork."""
-        if self.is_parents:
+        """Return why the lock is lost, and schedule the report.
+
+        None: it is not lost, or belongs to the parent of this fork.
+        """
+        if self.is_inherited:
             return None
         lost = self.acquisition.check(monotonic())
         if lost is not None:
-            self._tell()
+            self._schedule_report()
         return lost
 
     @property
@@ -158,7 +160,7 @@ class Holding:
         return not self.ended and self.loss() is None
 
     @property
-    def is_dropped(self) -> bool:
+    def is_collected(self) -> bool:
         """Whether the `HeldLock` was garbage-collected."""
         return self.handle is not None and self.handle() is None
 
@@ -166,13 +168,13 @@ class Holding:
         """Raise `LockLost` if it is lost."""
         lost = self.loss()
         if lost is not None:
-            # A copy each time: one error that is raised again and again gathers tracebacks.
+            # A copy each time: an error that is raised repeatedly gathers tracebacks.
             raise copy(lost)
 
     # ------------------------------------------------------------ in the background
 
     def _tick(self) -> float | None:
-        """Called by the scheduler: check the deadline, begin the watch, have a push sent."""
+        """Called by the scheduler: check the deadline, open the watch, submit a push."""
         if self.loss() is not None:
             return None
         now = monotonic()
@@ -181,8 +183,8 @@ class Holding:
         if self.keepalive is not None and now >= self._keepalive_until:
             self.keepalive = None
             log.warning(
-                "%r is not kept alive in the background any more: keepalive= allows no more. "
-                "Without alive() people are alerted next.",
+                "keepalive's time has passed: the background stops pushing %r. Call alive(), or "
+                "people are alerted.",
                 self.acquisition.name,
                 extra=naming(self.acquisition),
             )
@@ -216,7 +218,7 @@ class Holding:
             self._watch.close()
 
     def _pause(self) -> float:
-        """Return the seconds until the next thing is due."""
+        """Return the seconds until the next `_tick`."""
         now = monotonic()
         pause = self.acquisition.deadline - now
         if self._watch is None:
@@ -225,23 +227,27 @@ class Holding:
             pause = min(pause, self.keepalive)
         return max(pause, 0.01) if pause < math.inf else 3600.0
 
-    def _observed(self, first: dict[str, bool], event: WatchEvent) -> None:
-        """Called by the watch's threads: note the event, have the store read in the background.
+    def _observed(self, first_gap: dict[str, bool], event: WatchEvent) -> None:
+        """Called by the watch's threads: note the event; a background thread reads the lock.
 
-        A watch of two streams may report two gaps; the read after the first begins a new watch.
+        A watch of two streams may report two gaps. The first starts the read, which opens a new
+        watch.
         """
-        if not event.gap:
+        if event.gap:
+            needs_read = first_gap.pop("gap", False)
+        else:
             self.acquisition.observed(event)
-        if first.pop("gap", False) if event.gap else self.acquisition.loss is not None:
-            self.store.background.pushes.repeat(self.look)
+            needs_read = self.acquisition.loss is not None
+        if needs_read:
+            self.store.background.pushes.repeat(self.read_lock)
 
-    def look(self) -> float | None:
+    def read_lock(self) -> float | None:
         """Read the lock: after missed events, or to learn who removed it."""
         name, uuid = self.acquisition.name, self.acquisition.uuid
         if self._task.cancelled:
             return None
         try:
-            seen = self.store.ask(Read(name, uuid), Deadline.after(PUSH_TRY))
+            seen = self.store.ask(Read(name, uuid), Deadline.after(PUSH_TRY_S))
         except StoreClosed:
             return None
         except ClusterMutexError:
@@ -250,60 +256,58 @@ class Holding:
         else:
             if isinstance(seen, ReadResult):
                 self.acquisition.saw(seen)
-                if self.acquisition.loss is None:  # the watch ended with what it missed
+                if self.acquisition.loss is None:  # a gap ended the watch
                     self._unwatch()
                     self._watch_from(seen.revision + 1)
-        self._tell()
+        self._schedule_report()
         return None
 
-    def _tell(self) -> None:
-        """Have the scheduler report a loss: log it, call `on_lost`, end the watch, all once.
+    def _schedule_report(self) -> None:
+        """Have the scheduler's thread log a loss, call `on_lost` and end the watch, all once.
 
-        Callers are the main thread, which an interrupt may end after any step, and finalizers and
-        handlers on top of our own code, which may hold its locks. So this takes no lock, and until
-        the scheduler's thread has taken "tell", each call wakes it again.
+        A handler or finalizer may call this while its thread holds one of our locks: it takes none.
+        An interrupt may end it, so each call schedules the report until it was taken.
         """
         if (lost := self.acquisition.loss) and self.handle is not None:
-            own.pop(self.acquisition.uuid, None)
-            if "tell" in self.still_to:
-                scheduler.shared.after(0, partial(self._tell_once, lost, self.handle()))
+            held_by_process.pop(self.acquisition.uuid, None)  # a lost lock may be taken over
+            if "report" in self.one_time:
+                scheduler.shared.after(0, partial(self._report_once, lost, self.handle()))
 
-    def _tell_once(self, lost: LockLost, held: Told | None) -> None:
+    def _report_once(self, lost: LockLost, held: LossListener | None) -> None:
         """Called by the scheduler's thread."""
-        if self.still_to.pop("tell", False):
+        if self.one_time.pop("report", False):
             if self.observation is not None:
                 self.observation.lost(lost)
-            # In a thread of its own: the program's callback must not delay pushes.
-            tellers.submit(partial(self._tell_of, lost, held))
-            tellers.submit(self._unwatch)
+            # In another thread, because the program's callback must not delay pushes.
+            on_lost_threads.submit(partial(self._log_then_call_back, lost, held))
+            on_lost_threads.submit(self._unwatch)
 
     @staticmethod
-    def _tell_of(lost: LockLost, held: Told | None) -> None:
+    def _log_then_call_back(lost: LockLost, held: LossListener | None) -> None:
         try:  # the log first: the callback may end the process
             log.error("%s", lost, extra=naming(lost))
             log_queue.flush(LOG_FLUSH_S)
         finally:
             if held is not None:
                 with suppress(Exception):  # logged where it was called
-                    held._tell_loss(lost)
+                    held._call_on_lost(lost)
 
     # ------------------------------------------------------------ the end
 
     def releasing(self, timeout: float | None = None) -> Steps[None]:
-        """Release the lock, for the caller to which `end` returned True.
+        """Release the lock, for the caller to which `claim_release` returned True.
 
-        However these steps end, the background releases what they did not. `timeout`: seconds to
-        wait for the answer.
+        `timeout`: seconds to wait for the answer. Without one the background retries the release.
 
         Raises:
-            LockLost: it was not ours any more.
+            LockLost: another client removed it, or its time ran out.
             StoreUnavailable: no answer in time.
         """
         acquisition = self.acquisition
         lost = acquisition.check(monotonic())
-        # Before the request is sent: no push may follow it, and its own event is no loss.
+        # Cancel timer and watch first: the unlock's own event must not count as a loss.
         self.forget()
-        patience = protocol.STORE_TIMEOUT_S if lost is None else PUSH_TRY
+        patience = protocol.STORE_TIMEOUT_S if lost is None else PUSH_TRY_S
         if timeout is not None:
             patience = min(patience, timeout)
         try:
@@ -313,27 +317,27 @@ class Holding:
             self.release_in_background()  # past the deadline only, the store may still have it
             if lost is None or not isinstance(error, ClusterMutexError):
                 raise
-            self._tell()
+            self._schedule_report()
             raise copy(lost) from error
-        was_handed_over, self._over = self._over, True
+        was_handed_over, self._is_settled = self._is_settled, True
         # Without a removal record the background may have released it: that is no loss.
         if isinstance(outcome, NotHolder) and not (was_handed_over and outcome.removal is None):
             acquisition.note_unlock_refused(outcome)
         if acquisition.may_arrive_late and (withdraw := acquisition.start_withdrawal()):
             self.store.background.clean_up(withdraw)  # a retry may still arrive
         if acquisition.loss is not None:
-            self._tell()
+            self._schedule_report()
             raise copy(acquisition.loss)
         if self.observation is not None:
             self.observation.released(answered=True)
 
     def release_in_background(self) -> None:
         """Have the background release it, for as long as that takes; idempotent."""
-        self.end()
+        self.claim_release()
         self.forget()
-        if self._over:
+        if self._is_settled:
             return
-        self._over = True
+        self._is_settled = True
         if self.observation is not None and self.acquisition.loss is None:
             self.observation.released(answered=False)
         withdraw = self.acquisition.start_withdrawal()
@@ -347,32 +351,32 @@ class Holding:
         self._task.cancelled = True
         if self._watch is not None:
             self._watch.close()
-        own.pop(self.acquisition.uuid, None)
+        held_by_process.pop(self.acquisition.uuid, None)
         held = None if self.handle is None else self.handle()
         if held is not None:
-            self.handle = ref(held)  # in its place, without the callback
+            self.handle = ref(held)  # replaces the Handle: collection needs no report now
 
     def _unwatch(self) -> None:
         if self._watch is not None:
             self._watch.close()
 
 
-own: dict[str, Holding] = {}
+held_by_process: dict[str, Holding] = {}
 """All locks that this process holds, by their uuids: neither this process nor a fork's child takes
 one of them over by its identity."""
 
-tellers = WorkerPool("on-lost", 1000)
+on_lost_threads = WorkerPool("on-lost", 1000)
 """The threads that call `on_lost`."""
 
 
 def _start_afresh() -> None:
     """After fork, in the child: it holds none of its parent's locks."""
-    global tellers
-    for holding in own.values():
+    global on_lost_threads
+    for holding in held_by_process.values():
         holding.observation = None
-        holding.is_parents = True
-        holding.still_to.clear()  # the parent releases it, and tells of its loss
-    tellers = WorkerPool("on-lost", 1000)
+        holding.is_inherited = True
+        holding.one_time.clear()  # the parent releases it, and reports its loss
+    on_lost_threads = WorkerPool("on-lost", 1000)
 
 
 os.register_at_fork(after_in_child=_start_afresh)

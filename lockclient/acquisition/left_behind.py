@@ -32,7 +32,7 @@ def _at_exit() -> None:
     """Release each held lock, or name it; finalizers after this release none."""
     until = Deadline.after(RELEASE_AT_EXIT_S)
     scheduler.shared.flush(RELEASE_AT_EXIT_S)  # interrupted acquisitions are withdrawn
-    held_locks = [held for held in list(holding.own.values()) if held.healthy]
+    held_locks = [held for held in list(holding.held_by_process.values()) if held.healthy]
     # The releases first: a handler of the log may block.
     for held in sorted(held_locks, key=lambda held: not held.release_at_exit):
         if held.release_at_exit:
@@ -46,7 +46,7 @@ calls[Order.LOCKS] = _at_exit
 
 
 def _release(held: Holding, seconds: float) -> None:
-    if held.end():
+    if held.claim_release():
         try:
             # In this thread: from Python 3.12 on no other one can be started any more.
             drive(held.releasing(seconds), held.store)
@@ -64,8 +64,8 @@ def _warn_at_exit(held: Holding, text: str, *more: object) -> None:
 def on_collected(held: Holding) -> None:
     """Called when its HeldLock was collected: stop its heartbeats, and warn later.
 
-    It stays watched and in `own`, so that no other thread of the same identity takes it over. A
-    finalizer that was collected with it may be about to release it, so the warning comes later.
+    It stays watched and in `held_by_process`, so that no other thread of the same identity takes it
+    over. The warning comes later, because a finalizer that was collected with it may release it.
     """
     held.keepalive = None
     scheduler.shared.after(FINALIZERS_S, partial(_warn_of_leak, held))
@@ -80,7 +80,7 @@ def _warn_of_leak(held: Holding) -> None:
         f"released: {_until(held)}. Use `with`, or keep what acquire() returns."
     )
     log.warning("%s", message, extra=naming(held.acquisition))
-    holding.tellers.submit(partial(_warn, message, where))
+    holding.on_lost_threads.submit(partial(_warn, message, where))
 
 
 def line_of(held: Holding) -> str:

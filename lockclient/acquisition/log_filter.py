@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 
-from lockclient.acquisition.ownership import innermost
+from lockclient.acquisition.ownership import newest_held
 
 _HOSTNAME = socket.gethostname()
 
@@ -35,6 +35,6 @@ def held_lock_fields() -> dict[str, str | None]:
     Of the lock that was acquired last of those that the caller's context holds: a task, and what it
     calls, starts or hands to `asyncio.to_thread`. Where there is none, `lock` and `uuid` are None.
     """
-    held = innermost()
+    held = newest_held()
     name, uuid = (None, None) if held is None else (held.acquisition.name, held.acquisition.uuid)
     return {"lock": name, "uuid": uuid, "hostname": _HOSTNAME}

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 from weakref import ref
 
 from lockclient.acquisition.held_lock import BaseHeldLock
-from lockclient.acquisition.holding import Holding, own
+from lockclient.acquisition.holding import Holding, held_by_process
 from lockclient.errors import LockNotHeld
 from lockclient.threads.reentry import run_outside
 
@@ -28,10 +28,11 @@ MAX_LOST = 16
 
 Held = TypeVar("Held", bound=BaseHeldLock)
 
-Here = tuple[object, list[str]]
+CallerLocks = tuple[object, list[str]]
+"""A caller, and the uuids of the locks that its context has acquired, the newest last."""
 
 _thread = threading.local()
-_taken_here: ContextVar[Here] = ContextVar("clustermutex_taken_here", default=(None, []))
+_caller_locks: ContextVar[CallerLocks] = ContextVar("clustermutex_caller_locks", default=(None, []))
 
 
 def current_owner() -> object:
@@ -47,41 +48,41 @@ def current_owner() -> object:
     return vars(_thread).setdefault("owner", object())
 
 
-def taken_here() -> Here:
-    """Return the caller, and the uuids of the locks that its context has acquired, the newest last.
+def caller_locks() -> CallerLocks:
+    """Return the caller's locks that this process still holds, and forget the others.
 
-    A context that is copied (a new task, `asyncio.to_thread`) has its parent's uuids. When it
-    acquires a lock itself, it gets a list of its own, which begins as a copy of its parent's.
+    A copied context (a new task, `asyncio.to_thread`) has its parent's uuids. The first call in it
+    gives it a list of its own, which begins as a copy of its parent's.
     """
-    owner, (former, uuids) = current_owner(), _taken_here.get()
-    held = list(filter(own.__contains__, uuids))
+    owner, (former, uuids) = current_owner(), _caller_locks.get()
+    held = list(filter(held_by_process.__contains__, uuids))
     if former == owner:
         uuids[:] = held
     else:
         uuids = held
-        _taken_here.set((owner, uuids))
+        _caller_locks.set((owner, uuids))
     return owner, uuids
 
 
-def innermost() -> Holding | None:
+def newest_held() -> Holding | None:
     """Return the newest lock that the caller's context has acquired and holds."""
-    found = (own.get(uuid) for uuid in reversed(_taken_here.get()[1]))
-    return next((held for held in found if held is not None and not held.is_dropped), None)
+    found = (held_by_process.get(uuid) for uuid in reversed(_caller_locks.get()[1]))
+    return next((held for held in found if held is not None and not held.is_collected), None)
 
 
 class Acquisitions(Generic[Held]):
     """The unreleased acquisitions of one mutex object.
 
-    A thread's is kept alive as long as the mutex, a task's also only as long as the task: a task
-    that has ended can't release it.
+    The mutex keeps a thread's acquisition alive. It keeps a task's until the task ends, because an
+    ended task can't release it.
     """
 
-    __slots__ = ("__weakref__", "_name", "_taken", "itself")
+    __slots__ = ("__weakref__", "_name", "_taken", "self_ref")
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self.itself = ref(self)
-        self._taken: dict[str, tuple[object, Held]] = {}  # by uuid: the owner, and what it acquired
+        self.self_ref = ref(self)
+        self._taken: dict[str, tuple[object, Held]] = {}  # by uuid: the owner, its acquisition
 
     def unreleased(self) -> list[tuple[object, Held]]:
         """Return the owners and acquisitions, the oldest first."""
@@ -91,11 +92,11 @@ class Acquisitions(Generic[Held]):
         """Note an acquisition that has just succeeded.
 
         It forgets the owner's earlier lost ones: the owner has gone on. It keeps those of others,
-        so that each owner still hears of its loss.
+        so that a call by each owner still raises `LockLost`.
         """
         lost = []
         for uuid, (earlier_owner, earlier) in list(self._taken.items()):
-            if "end" not in earlier._holding.still_to:  # released
+            if "release" not in earlier._holding.one_time:  # released
                 self._taken.pop(uuid, None)
             elif not earlier.healthy:
                 if earlier_owner == owner:
@@ -107,9 +108,10 @@ class Acquisitions(Generic[Held]):
         uuid = held._acquisition.uuid
         if isinstance(owner, ref):
             task = owner()
-            if task is None:  # the coroutine was awaited by another task
+            if task is None:  # the task that called `acquire()` has ended
                 return
-            owner = ref(task, partial(self._taken.pop, uuid))  # one call in C: atomic
+            # The collected ref becomes `pop`'s default; one call in C, so it is atomic.
+            owner = ref(task, partial(self._taken.pop, uuid))
         self._taken[uuid] = owner, held
 
     def find(self) -> Held | None:
@@ -119,26 +121,26 @@ class Acquisitions(Generic[Held]):
             if its_owner == owner:
                 return held
         lost = _lost.get()
-        if lost is not None and lost._taken_by is self.itself:
-            return lost  # type: ignore[return-value]  # of the same mutex: its own kind
+        if lost is not None and lost._mutex_ref is self.self_ref:
+            return lost  # type: ignore[return-value]  # same mutex, so the same type
         return unreleased[0][1] if len(unreleased) == 1 else None
 
-    def meant(self, call: str) -> Held:
+    def require_own(self, call: str) -> Held:
         """Return the acquisition that a call by this caller means, or raise `LockNotHeld`."""
         held = self.find()
         if held is None:
             raise self._refusal(call)
         return held
 
-    def left(self) -> Held | None:
-        """Return the acquisition that an `__exit__` called by hand ends; None: it was released.
+    def manual_block(self) -> Held | None:
+        """Return the acquisition that a manual `__exit__` closes; None: it was released.
 
         (The exit of a `with` statement knows its own, see `with_statement`.)
 
         Raises:
-            LockNotHeld: several such blocks are open, and none is the caller's own.
+            LockNotHeld: several manual blocks are open, and none is the caller's own.
         """
-        blocks = [taken for taken in self.unreleased() if taken[1]._block == "hand"]
+        blocks = [taken for taken in self.unreleased() if taken[1]._block == "manual"]
         owner = current_owner()
         for its_owner, held in reversed(blocks):
             if its_owner == owner:
@@ -149,7 +151,7 @@ class Acquisitions(Generic[Held]):
 
     def _refusal(self, call: str) -> LockNotHeld:
         for _, held in list(self._taken.values()):
-            if held._holding.is_parents:
+            if held._holding.is_inherited:
                 return held._not_held(call)
         if not self.unreleased():
             text = f"The lock {self._name!r} is not held by this object: {call} needs it to be."

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lockclient.acquisition.holding import own
+from lockclient.acquisition.holding import held_by_process
 from lockclient.errors import ClusterMutexError
 from lockclient.model.holder import Holder
 from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK, Removal
@@ -93,7 +93,7 @@ class MemoryLocks:
         # First the stores: else a waiter of this process would acquire a released lock.
         for store in (self._hands, self.store):
             store.close()
-        for holding in list(own.values()):
+        for holding in list(held_by_process.values()):
             if holding.store is self.store:
                 holding.release_in_background()
 
@@ -104,6 +104,6 @@ class MemoryLocks:
         removal = Removal(holder, time.time(), by, kind, why)
         done = self.store.apply(Remove(removal, None))
         assert isinstance(done, Done)
-        holding = own.get(holder.uuid or "")
+        holding = held_by_process.get(holder.uuid or "")
         if holding is not None:
-            holding.look()
+            holding.read_lock()

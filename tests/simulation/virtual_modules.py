@@ -313,8 +313,8 @@ def virtual(open_channel: Callable[..., Any]) -> Iterator[None]:
 
 GLOBALS: tuple[tuple[ModuleType, str], ...] = (
     (scheduler, "shared"),
-    (holding, "own"),
-    (holding, "tellers"),
+    (holding, "held_by_process"),
+    (holding, "on_lost_threads"),
     (log_queue, "shared"),
 )
 """What each process has of its own."""

@@ -40,7 +40,7 @@ class ShellHeldLock(HeldLock):
 
     def hand_over(self) -> None:
         """Leave it held when this process ends: from now on it is the shell's."""
-        self._holding.end()
+        self._holding.claim_release()
         self._holding.forget()
 
 

@@ -426,7 +426,7 @@ def test_keepalive_may_be_limited(store: MemoryStore, caplog: pytest.LogCaptureF
     """By a duration, after which only `alive()` pushes."""
     limit = timedelta(seconds=0.3)
     with ClusterMutex(NAME, store=store, expected_runtime="200s", keepalive=limit):
-        wait_until(lambda: "not kept alive in the background" in caplog.text, what="the end of it")
+        wait_until(lambda: "the background stops pushing" in caplog.text, what="the end of it")
 
 
 @pytest.mark.parametrize("kind", [ClusterMutex, AsyncClusterMutex])
