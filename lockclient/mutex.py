@@ -62,7 +62,7 @@ def _exit_block(
     statement[0].held = held  # if an interrupt ends this function, the callback releases it
     try:
         if "release" in held._holding.one_time or held._holding.is_inherited:
-            held.release()
+            held.release()  # in a fork's child it raises `LockNotHeld`
         statement[:] = LEFT  # this removes the exit's weakref callback
     except ClusterMutexError as failure:
         held._raise_exit_error(failure, error)
@@ -165,8 +165,7 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
     released or its owner acquires again through this mutex. The mutex remembers 16 lost ones.
 
     It can't stop a holder that goes on working after its loss. Call `alive()` or `check_health()`
-    between steps, and give storage the `fencing_token`, so that it refuses an earlier holder's
-    writes.
+    between steps, and give storage the `fencing_token` to refuse an earlier holder's writes.
 
     Args:
         name: 1 to 255 bytes in UTF-8, no control characters. For a `str` subclass, like a member of

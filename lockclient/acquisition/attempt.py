@@ -1,12 +1,9 @@
 """Attempt: one `acquire()` call. It sends requests, waits in the queue, withdraws on failure.
 
-A waiter watches the lock's holder, or the ticket ahead of its own.
-
 etcd serves a watch that begins at a past revision from a list that it walks every 100 ms. Each
 write to any key advances etcd's revision, so an answer's revision is soon past. So a watch that
 begins at "the answer's revision + 1" often delays a hand-over by 100 ms. A watch that begins from
-now is served at once, but it misses an event between the answer and the watch. Two steps close that
-gap:
+now is served at once, but it may miss an event after the answer. Two steps close that gap:
 
 1. etcd's answer to the watch names the revision after which the watch misses nothing.
 2. If that revision is later than the store's answer, the waiter sends one more `GetPosition`. The
@@ -60,10 +57,7 @@ class Attempt:
     """One call of `acquire`: it ends with a `holding`, or is withdrawn.
 
     Args:
-        store: where the lock lives.
-        acquisition: its state machine.
         inbox: makes an inbox of the driver's kind.
-        make_holding: makes the `Holding` of an acquired lock.
         begun: the time of the call.
         limit: seconds to wait for the lock.
     """
@@ -79,8 +73,7 @@ class Attempt:
     ) -> None:
         self.store = store
         self.holding: Holding | None = None
-        self.observation: Observation | None = None
-        """Notifies the program's instruments, if there are any."""
+        self.observation: Observation | None = None  # where the program has instruments
         self._acquisition = acquisition
         self._make_inbox = inbox
         self._make_holding = make_holding
@@ -108,9 +101,7 @@ class Attempt:
         try:
             step: Step | None = self._acquisition.begin(self._begun)
             while step is not None and not isinstance(step, (Acquired, Busy)):
-                # This thread publishes `sending`, then reads the flag. `withdraw_in_background`
-                # sets the flag, then reads `sending`. So at least one of them sees the other.
-                if self._is_given_up:
+                if self._is_given_up:  # read last, see `withdraw_in_background`
                     raise GivenUp
                 if isinstance(step, Wait):
                     step = yield from self._wait(step)
@@ -157,9 +148,7 @@ class Attempt:
                 observation.gave_up(self._acquisition.uuid, error)
             raise
         finally:
-            # The driver sets `_has_ended`, then reads `_is_given_up`. `withdraw_in_background` sets
-            # `_is_given_up`, then reads `_has_ended`. So at least one of them sees the other.
-            self._has_ended = True
+            self._has_ended = True  # published first, see `withdraw_in_background`
             if self._inbox is not None:
                 self._close_watch(self._inbox)
             if self._is_given_up:
@@ -267,10 +256,8 @@ class Attempt:
         if withdraw is None:
             return
         try:
-            yield (
-                RequestState(withdraw),
-                self._deadline.within(WITHDRAW_ANSWER_S, WITHDRAW_ANSWER_S),
-            )
+            limit = self._deadline.within(WITHDRAW_ANSWER_S, WITHDRAW_ANSWER_S)
+            yield RequestState(withdraw), limit
         except ClusterMutexError as error:
             text = "Withdrawing from %r continues in the background: %s"
             log.debug(text, withdraw.name, error, extra=naming(withdraw))
@@ -278,8 +265,8 @@ class Attempt:
 
     def withdraw_in_background(self) -> None:
         """Withdraw; returns at once. Called by the scheduler's thread or an event loop."""
-        # This thread sets the flag, then reads `sending` and the inbox. `steps` publishes each of
-        # them, then reads the flag. So at least one of them sees the other.
+        # This thread sets the flag, then reads `sending`, the inbox and `_has_ended`. `steps`
+        # publishes each of them, then reads the flag. So at least one of them sees the other.
         self._is_given_up = True
         sending, inbox = self._acquisition.sending, self._inbox
         if sending is not None:
@@ -287,7 +274,7 @@ class Attempt:
         if inbox is not None:
             inbox.put(WatchEvent(0, gap=True))  # wakes the driver
         if not self._has_ended:
-            # The answer comes probably in a moment; then no tombstone is needed.
+            # The answer probably comes in a moment; then no tombstone is needed.
             scheduler.shared.after(LATE_ANSWER_S, self._withdraw_if_running)
         elif self.holding is not None:
             self._withdraw_now()

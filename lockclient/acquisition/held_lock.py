@@ -27,8 +27,7 @@ log = get_logger(__name__)
 
 OnLost = Callable[[LockLost], object]
 Block = Literal["statement", "manual"] | None
-"""The block that releases it. "statement": a `with`. "manual": a manual `__enter__()` of the mutex.
-None: no block."""
+"""The block that releases it: a `with`, a manual `__enter__()` of the mutex, or none."""
 
 NO_FENCING = (
     "has no number that only grows, so it can't tell an earlier holder from a later one: "

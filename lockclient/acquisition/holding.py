@@ -52,7 +52,6 @@ class Holding:
     The lock is lost at its deadline whatever requests are in flight, even if the store is frozen.
 
     Args:
-        store: where it is held.
         acquisition: its state machine, in the state `HELD`.
         keepalive: seconds between two pushes from the background; None: only `alive()` pushes.
         keepalive_for: seconds after which the background stops pushing.
@@ -143,10 +142,7 @@ class Holding:
             )
 
     def loss(self) -> LockLost | None:
-        """Return why the lock is lost, and schedule the report.
-
-        None: it is not lost, or belongs to the parent of this fork.
-        """
+        """Return why the lock is lost, and schedule the report; None: held, or inherited."""
         if self.is_inherited:
             return None
         lost = self.acquisition.check(monotonic())
@@ -230,8 +226,7 @@ class Holding:
     def _observed(self, first_gap: dict[str, bool], event: WatchEvent) -> None:
         """Called by the watch's threads: note the event; a background thread reads the lock.
 
-        A watch of two streams may report two gaps. The first starts the read, which opens a new
-        watch.
+        A watch of two streams may report two gaps; the read after the first opens a new watch.
         """
         if event.gap:
             needs_read = first_gap.pop("gap", False)
@@ -319,7 +314,8 @@ class Holding:
                 raise
             self._schedule_report()
             raise copy(lost) from error
-        was_handed_over, self._is_settled = self._is_settled, True
+        was_handed_over = self._is_settled
+        self._is_settled = True
         # Without a removal record the background may have released it: that is no loss.
         if isinstance(outcome, NotHolder) and not (was_handed_over and outcome.removal is None):
             acquisition.note_unlock_refused(outcome)
@@ -366,7 +362,6 @@ held_by_process: dict[str, Holding] = {}
 one of them over by its identity."""
 
 on_lost_threads = WorkerPool("on-lost", 1000)
-"""The threads that call `on_lost`."""
 
 
 def _start_afresh() -> None:

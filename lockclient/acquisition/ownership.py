@@ -51,8 +51,7 @@ def current_owner() -> object:
 def caller_locks() -> CallerLocks:
     """Return the caller's locks that this process still holds, and forget the others.
 
-    A copied context (a new task, `asyncio.to_thread`) has its parent's uuids. The first call in it
-    gives it a list of its own, which begins as a copy of its parent's.
+    A copied context (a new task, `asyncio.to_thread`) begins with a copy of its parent's list.
     """
     owner, (former, uuids) = current_owner(), _caller_locks.get()
     held = list(filter(held_by_process.__contains__, uuids))

@@ -124,10 +124,7 @@ _ACQUIRED = Acquired()
 
 
 class State(Enum):
-    """State until the lock is held; its value is the request sent last.
-
-    A loss is in `Acquisition.loss`.
-    """
+    """State until the lock is held; its value is the request sent last. A loss is in `loss`."""
 
     NEW = None
     TAKING = Take
@@ -181,8 +178,7 @@ class Acquisition:
         """Monotonic time before which another push is not worth a request."""
         self.loss: LockLost | None = None
         self._loss_detail = -1
-        self.last_push_error = ""
-        """The loss names it when the time runs out."""
+        self.last_push_error = ""  # the loss names it when the time runs out
         self.sending: RequestState | None = None
         """The request sent last, with its `in_flight` and `ambiguous` flags."""
         self._runtime = runtime
@@ -282,15 +278,12 @@ class Acquisition:
         return self._may_earlier_arrive
 
     def start_withdrawal(self) -> Withdraw | None:
-        """Return the request that withdraws this acquisition.
-
-        None if the store has neither lock nor ticket of it: a plain refusal costs no request more.
-        """
+        """Return the request that withdraws this; None if the store has neither lock nor ticket."""
         self._releasing = True
         sending = self.sending
         unsettled = sending is not None and (sending.in_flight or sending.ambiguous)
         if not (unsettled or self._may_earlier_arrive or self.token or self._ticket_revision):
-            return None
+            return None  # so a plain refusal costs no further request
         is_ambiguous = self._may_earlier_arrive or (sending is not None and sending.ambiguous)
         # A bucket may wait for the answer to this take, in place of a tombstone.
         unheard_take = None if is_ambiguous else sending
@@ -403,8 +396,7 @@ class Acquisition:
         if place.ambiguous:
             return self._read_position(now)
         if place.predecessor is None and place.holder in (None, self.uuid):
-            # Free, or an unanswered Take of ours got it: the next answer shows which.
-            return self._claim(now)
+            return self._claim(now)  # free, or an unanswered Take of ours got it: this shows which
         return self._watch(WatchTarget(self.name, place.predecessor), place.revision)
 
     def _watch(self, target: WatchTarget, revision: int) -> Wait:
@@ -506,17 +498,12 @@ class Acquisition:
             self._lose_to(uuid, seen.removal, seen.holder)
 
     def put_off(self, monotonic: float) -> None:
-        """Put off the next push after one without an answer, so a hot loop sends none per call.
-
-        But never beyond the deadline: then `alive()` must raise `LockLost`.
-        """
-        self.quiet_until = min(monotonic, self.deadline)
+        """Put off the next push after one without an answer, so a hot loop sends none per call."""
+        self.quiet_until = min(monotonic, self.deadline)  # then `alive()` must raise `LockLost`
 
     def keep_pace(self, pace: float, answered_at: float) -> None:
-        """Allow no push within `pace` seconds of an answer, so that two never arrive closer.
-
-        Four pushes per expected runtime stay allowed, so one late push raises no alert.
-        """
+        """Allow no push within `pace` seconds of an answer, so that two never arrive closer."""
+        # Four pushes per expected runtime stay allowed, so one late push raises no alert.
         rest = answered_at + min(pace, self._runtime.expected / 4)
         self.quiet_until = min(max(self.quiet_until, rest), self.deadline)
 
@@ -577,6 +564,4 @@ _HANDLER_OF: Final[Mapping[State, _Handlers]] = {
         NotHolder: Acquisition._spent,
     },
 }
-"""The method that handles an outcome, by the state; see the table at the top."""
 _STATE_OF_REQUEST: Final[Mapping[object, State]] = {state.value: state for state in State}
-"""The state after a request of that type was sent."""

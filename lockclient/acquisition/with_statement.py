@@ -59,9 +59,8 @@ class Exit:
     """A descriptor that gives each `with` statement an `__exit__` of its own.
 
     Args:
-        leave: the method to be called: `leave(self, slot, kind, error, trace)`. The slot is a list
-            of one Statement, which the method may replace by `LEFT`. (A list, because the partial
-            exists before the Statement that refers to it.)
+        leave: called as `leave(self, slot, kind, error, trace)`. The slot is a list of one
+            Statement (the partial exists before it does), which `leave` may replace by `LEFT`.
     """
 
     def __init__(self, leave: Callable[..., Any]) -> None:
