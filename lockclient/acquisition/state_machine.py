@@ -13,13 +13,13 @@ Its driver, a thread or an event loop, does each step and reports the outcome:
 Its states are the values of `State`; `_HANDLER_OF` says this table as code:
 
     state        last request  outcome: next state
-    taking       Take          Taken: held · Refused: identifying if it has an identity, or queueing
-    identifying  Read          a dead process of its identity holds it: reclaiming ·
+    taking       Take          Taken: held · Refused: identifying (once, by identity), or queueing
+    identifying  Read          held by its identity, and not provably running: reclaiming ·
                                else: queueing, or locating if it has a ticket
     reclaiming   Reclaim       Taken: held · Refused: queueing
     queueing     TakeOrQueue   Taken: held · Queued: waiting, claiming, or locating if ambiguous
-    waiting      a watch       the lock is deleted: claiming · the ticket ahead is deleted, a gap,
-                               or time passed: locating · its rival ended: identifying
+    waiting      a watch       lock deleted: claiming · ticket ahead deleted, gap, time passed:
+                               locating · overwritten: waiting · its rival ended: identifying
     locating     GetPosition   waiting, claiming, or locating if ambiguous · no ticket: queueing
     claiming     Claim         Taken: held · Refused: waiting or claiming · no ticket: queueing
     pausing      a pause       time passed: locating · a hint: taking · its rival ended: identifying
