@@ -192,11 +192,9 @@ class Acquisition:
         self._awaited: WatchTarget | None = None
         self._may_earlier_arrive = False  # an earlier request may still be in flight
         self._sent_at = 0.0
-        self._confirmed_at = -math.inf
-        """Monotonic time at which the last request was sent that the store confirmed as ours."""
+        self._confirmed_at = -math.inf  # monotonic send time of the last confirmed request
         self._tried_identity = holder.identity is None
-        self.rival: Holder | None = None
-        """The holder at the last read, if a live process has our identity."""
+        self.rival: Holder | None = None  # holder at the last read, if alive with our identity
         self._queued_since: float | None = None
         self._written_at = 0  # revision of our own last confirmed write of the stamps
         self._releasing = False
