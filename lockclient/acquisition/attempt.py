@@ -17,6 +17,7 @@ long queue its turn comes much later than 100 ms, and its watch begins at the an
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -26,7 +27,7 @@ from lockclient.acquisition.left_behind import line_of
 from lockclient.acquisition.state_machine import Acquired, Acquisition, Busy, Step, UsedUp, Wait
 from lockclient.acquisition.steps import NextEvent, Steps
 from lockclient.acquisition.wait_report import WaitReport
-from lockclient.errors import ClusterMutexError, StoreUnavailable
+from lockclient.errors import ClusterMutexError, LockNotHeld, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.stores import protocol
 from lockclient.stores.protocol import Inbox, MutexStore, Subscription, WatchEvent, WatchTarget
@@ -103,6 +104,8 @@ class Attempt:
             while step is not None and not isinstance(step, (Acquired, Busy)):
                 if self._is_given_up:  # read last, see `withdraw_in_background`
                     raise GivenUp
+                if os.getpid() != self._acquisition.pid:
+                    raise self._parents()
                 if isinstance(step, Wait):
                     step = yield from self._wait(step)
                     continue
@@ -153,6 +156,14 @@ class Attempt:
                 self._close_watch(self._inbox)
             if self._is_given_up:
                 self._withdraw_now()
+
+    def _parents(self) -> LockNotHeld:
+        name, parent = self._acquisition.name, self._acquisition.pid
+        return LockNotHeld(
+            f"The process {parent} waits for the lock {name!r}; its fork's child must acquire the "
+            "lock by a call of its own.",
+            name=name,
+        )
 
     def _unanswered(self, error: StoreUnavailable) -> Step | None:
         """Return the next step after no answer; None if the time is up. Or raise the error.

@@ -38,6 +38,7 @@ waiter acquires. In a store without a queue each waiter polls, less and less oft
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -170,6 +171,8 @@ class Acquisition:
         self._record = holder
         self.name = holder.name
         self.uuid = holder.uuid or ""
+        self.pid = os.getpid()
+        """Of the process that acquires it: a fork's child sends and withdraws nothing of it."""
         self.state = State.NEW
         self.token = 0
         self.deadline = math.inf
@@ -276,7 +279,12 @@ class Acquisition:
         return self._may_earlier_arrive
 
     def start_withdrawal(self) -> Withdraw | None:
-        """Return the request that withdraws this; None if the store has neither lock nor ticket."""
+        """Return the request that withdraws this; None if the store has neither lock nor ticket.
+
+        In a fork's child None, too: the parent withdraws it, or has the lock meanwhile.
+        """
+        if os.getpid() != self.pid:
+            return None
         self._releasing = True
         sending = self.sending
         unsettled = sending is not None and (sending.in_flight or sending.ambiguous)

@@ -116,6 +116,42 @@ say(f"end {time.monotonic()}")
 """
 
 
+FORK_BESIDE_A_WAITER = """
+async def main():
+    held = await mutex.acquire()
+    waiter = asyncio.create_task(AsyncClusterMutex("x", store=store).acquire())
+    while not await held.waiters():
+        await asyncio.sleep(0.01)
+    for _ in range(20):  # meanwhile the waiter gets its answer, and watches
+        await held.waiters()
+    ends, end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(end)
+        os.read(ends, 1)
+        waiter.cancel()
+        while not waiter.done():
+            await asyncio.sleep(0)  # without a wait: parent and child share the loop's epoll
+        store.settle(3)
+        os._exit(7)
+    if sys.argv[2] == "acquires":
+        await held.release()
+        await waiter
+    os.close(end)
+    _, status = await asyncio.to_thread(os.waitpid, child, 0)
+    assert os.waitstatus_to_exitcode(status) == 7, status
+    if sys.argv[2] == "waits":
+        (ticket,) = await held.waiters()
+        await held.release()
+    mine = await waiter
+    await mine.alive(force=True)
+    await mine.release()
+    say("fine")
+
+asyncio.run(main())
+"""
+
+
 def program(text: str, settings: Settings, *words: str) -> subprocess.Popen[str]:
     """Start a program that turns warnings into errors; what it says and complains is one text."""
     url = f"etcd://{settings.endpoints[0]}{settings.root}"
@@ -133,6 +169,16 @@ def test_children_of_a_fork(settings: Settings) -> None:
     with program(FORK, settings) as running:
         said, _ = running.communicate(timeout=90)
     assert (running.returncode, said) == (0, "fine\n"), "no line of gRPC's either"
+
+
+@pytest.mark.parametrize("parent", ["waits", "acquires"])
+def test_a_fork_s_child_withdraws_nothing_that_its_parent_waits_for(
+    settings: Settings, parent: str
+) -> None:
+    """The child cancels its copy of the waiting task while the parent waits, or has the lock."""
+    with program(FORK_BESIDE_A_WAITER, settings, parent) as running:
+        said, _ = running.communicate(timeout=90)
+    assert (running.returncode, said) == (0, "fine\n")
 
 
 def test_a_thread_that_grpc_can_not_start_does_not_end_the_process(settings: Settings) -> None:
