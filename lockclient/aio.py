@@ -179,11 +179,9 @@ class AsyncHeldLock(BaseHeldLock, AsksStoreAsync):
 
     __slots__ = ("_loop",)
 
-    def __init__(
-        self, holding: Holding, on_lost: OnLost | None, block: Block, mutex_ref: object
-    ) -> None:
+    def __init__(self, holding: Holding, on_lost: OnLost | None, block: Block) -> None:
         self._loop = asyncio.get_running_loop()
-        super().__init__(holding, on_lost, block, mutex_ref)
+        super().__init__(holding, on_lost, block)
 
     async def alive(self, *, force: bool = False) -> None:
         """Report progress; see `HeldLock.alive`."""

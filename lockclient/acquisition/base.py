@@ -267,7 +267,7 @@ class BaseMutex(Generic[Held]):
         assert holding is not None
         if not self._capture_backtrace:
             holding.line = calling_line()
-        held = self._held_type(holding, self._on_lost, block, self._acquisitions.self_ref)
+        held = self._held_type(holding, self._on_lost, block)
         owner, uuids = locks
         self._acquisitions.add(held, owner)
         uuids.append(holding.acquisition.uuid)

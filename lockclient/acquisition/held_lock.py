@@ -63,13 +63,10 @@ _thread = threading.local()
 class BaseHeldLock:
     """The common part of the held locks of threads and of asyncio: all that sends no request."""
 
-    __slots__ = ("__weakref__", "_acquisition", "_block", "_holding", "_mutex_ref", "_on_lost")
+    __slots__ = ("__weakref__", "_acquisition", "_block", "_holding", "_on_lost")
 
-    def __init__(
-        self, holding: Holding, on_lost: OnLost | None, block: Block, mutex_ref: object
-    ) -> None:
+    def __init__(self, holding: Holding, on_lost: OnLost | None, block: Block) -> None:
         self._holding = holding
-        self._mutex_ref = mutex_ref
         self._acquisition = holding.acquisition
         self._on_lost = on_lost
         self._block = block

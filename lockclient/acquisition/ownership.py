@@ -66,7 +66,8 @@ def caller_locks() -> CallerLocks:
 def newest_held() -> Holding | None:
     """Return the newest lock that the caller's context has acquired and holds."""
     found = (held_by_process.get(uuid) for uuid in reversed(_caller_locks.get()[1]))
-    return next((held for held in found if held is not None and not held.is_collected), None)
+    held = (holding for holding in found if holding is not None and not holding.is_inherited)
+    return next((holding for holding in held if not holding.is_collected), None)
 
 
 class Acquisitions(Generic[Held]):
@@ -76,11 +77,10 @@ class Acquisitions(Generic[Held]):
     ended task can't release it.
     """
 
-    __slots__ = ("__weakref__", "_name", "_taken", "self_ref")
+    __slots__ = ("_name", "_taken")
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self.self_ref = ref(self)
         self._taken: dict[str, tuple[object, Held]] = {}  # by uuid: the owner, its acquisition
 
     def unreleased(self) -> list[tuple[object, Held]]:
@@ -120,7 +120,7 @@ class Acquisitions(Generic[Held]):
             if its_owner == owner:
                 return held
         lost = _lost.get()
-        if lost is not None and lost._mutex_ref is self.self_ref:
+        if any(held is lost for _, held in unreleased):
             return lost  # type: ignore[return-value]  # same mutex, so the same type
         return unreleased[0][1] if len(unreleased) == 1 else None
 

@@ -127,6 +127,28 @@ with ClusterMutex("x", store=store) as mutex:
     mutex.alive(force=True)
 print("done")
 """
+CALLS_BEFORE_A_FORK = """
+import os
+calls = []
+def call():
+    if calls:
+        calls.pop().alive(force=True)
+        calls.append("called")
+os.register_at_fork(before=call)
+"""
+HANDLER = """
+import lockclient
+mutex = ClusterMutex("x", store=store)
+calls.append(mutex.acquire())
+child = os.fork()
+if child == 0:
+    fields = lockclient.held_lock_fields()
+    os._exit(fields["lock"] is not None)
+wait_for(child)
+expect(calls == ["called"], f"{calls}")
+mutex.release()
+print("done")
+"""
 INTERRUPTED = """
 import signal
 from lockclient.stores import protocol
@@ -178,10 +200,10 @@ print("done")
 
 
 def run(
-    script: str, settings: Settings, *words: str, status: int = 0
+    script: str, settings: Settings, *words: str, status: int = 0, first: str = ""
 ) -> subprocess.CompletedProcess[str]:
     """Run a script to its end; it must end by itself."""
-    program = [sys.executable, "-c", HEAD + script, settings.url(), *words]
+    program = [sys.executable, "-c", first + HEAD + script, settings.url(), *words]
     return run_to_end(*program, status=status)
 
 
@@ -196,6 +218,14 @@ def test_a_child_holds_nothing_and_disturbs_nothing(settings: Settings, figure: 
 def test_a_child_uses_its_parents_object(script: str, settings: Settings) -> None:
     """In the child it is a mutex like any other: not held, and good for taking the lock."""
     assert run(script, settings).stdout == "done\n"
+
+
+def test_a_signal_handler_may_call_during_a_fork(settings: Settings) -> None:
+    """Here a hook of the program's calls in its place, which runs after the library's own.
+
+    And a record that the child logs does not name its parent's lock.
+    """
+    assert run(HANDLER, settings, first=CALLS_BEFORE_A_FORK).stdout == "done\n"
 
 
 def test_an_interrupt_arrives_after_the_fork(own_etcd: Etcd) -> None:

@@ -289,6 +289,36 @@ class TestOnLost:
         assert not held.healthy
         assert not mutex.healthy
 
+    def test_a_task_that_it_starts_means_the_next_acquisition_once_the_lost_one_is_released(
+        self,
+    ) -> None:
+        """The task acquires again; a task of its own means that lock."""
+        store = MemoryStore()
+
+        async def main() -> None:
+            led = asyncio.get_running_loop().create_future()
+            released = asyncio.Event()
+
+            async def lead() -> None:
+                await released.wait()
+                async with mutex as held:
+                    led.set_result(await asyncio.create_task(sees()) == (True, held.uuid))
+
+            async def sees() -> tuple[bool, str]:
+                return mutex.healthy, mutex.uuid
+
+            async def on_lost(_lost: LockLost) -> None:
+                tasks.append(asyncio.create_task(lead()))
+
+            tasks: list[asyncio.Task[None]] = []
+            mutex = AsyncClusterMutex(NAME, store=store, on_lost=on_lost)
+            await asyncio.create_task(lose(store, mutex))
+            released.set()
+            assert await asyncio.wait_for(led, 30)
+            await asyncio.gather(*tasks)
+
+        asyncio.run(main())
+
 
 def test_only_coroutine_functions_are_decorated() -> None:
     """Any other would run when nobody holds the lock."""

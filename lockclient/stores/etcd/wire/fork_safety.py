@@ -52,6 +52,9 @@ def require_real_threads() -> None:
 
 FORK_TIMEOUT_S = 1.0
 """Seconds that a fork waits at most."""
+ENTER_TIMEOUT_S = 2.0
+"""Seconds that a call waits at most while a thread forks. A signal handler or a finalizer may call
+the store on top of a fork's hooks: its deputy waits here, and the fork waits for the deputy."""
 
 
 class Stream(Protocol):
@@ -68,13 +71,18 @@ _forking: dict[int, bool] = {}
 
 
 def enter() -> None:
-    """Be about to go into gRPC; waits while somebody forks."""
+    """Be about to go into gRPC; waits while a thread forks, for `ENTER_TIMEOUT_S` at most."""
     me = threading.get_ident()
+    until = 0.0
     while True:
         # In this order, while a fork does it the other way round: closes first, then looks. So one
         # of the two always sees the other, without a lock, which an interrupt might leave taken.
         _inside[me] = None
         if not _forking:
+            return
+        now = monotonic()
+        until = until or now + ENTER_TIMEOUT_S
+        if now >= until:
             return
         del _inside[me]
         time.sleep(0.001)
