@@ -132,7 +132,7 @@ async def main():
         waiter.cancel()
         while not waiter.done():
             await asyncio.sleep(0)  # without a wait: parent and child share the loop's epoll
-        store.settle(3)
+        time.sleep(1.5)  # in which the background would withdraw
         os._exit(7)
     if sys.argv[2] == "acquires":
         await held.release()
