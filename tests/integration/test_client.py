@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import etcd3
 import pytest
 
-from lockclient import ClusterMutex, Settings, StoreError, default_store, open_store
+from lockclient import (
+    AsyncClusterMutex,
+    ClusterMutex,
+    Settings,
+    StoreError,
+    default_store,
+    open_store,
+)
 from lockclient.cli.setup.etcd_server import Etcd
 from tests.integration.test_auth import ROOT, Guarded, start
 from tests.support.certificates import Authority, TlsEtcd
@@ -63,6 +71,8 @@ def test_a_client_that_is_closed_is_told(etcd: Etcd, root: str) -> None:
     client.close()
     with pytest.raises(StoreError, match="closed"):
         ClusterMutex("x").acquire(timeout=1)
+    with pytest.raises(StoreError, match="was closed"):
+        asyncio.run(asyncio.wait_for(AsyncClusterMutex("x").acquire(timeout=20), 10))
 
 
 def test_its_tls_and_its_token_are_used(etcd_binary: str, tmp_path: Path) -> None:
@@ -122,7 +132,17 @@ def test_what_is_no_client_is_told_at_once(arguments: dict[str, Any], message: s
         ClusterMutex.setup(**arguments)
 
 
-def test_a_forked_child_is_told_to_make_its_own(etcd: Etcd, root: str) -> None:
+@pytest.mark.parametrize(
+    "acquire",
+    [
+        lambda store: ClusterMutex("x", store=store).acquire(timeout=5),
+        lambda store: asyncio.run(AsyncClusterMutex("x", store=store).acquire(timeout=5)),
+    ],
+    ids=["thread", "asyncio"],
+)
+def test_a_forked_child_is_told_to_make_its_own(
+    acquire: Callable[[Any], object], etcd: Etcd, root: str
+) -> None:
     """The parent's channel may hang in it."""
     with etcd3.client(port=etcd.port) as client:
         store = open_store(Settings(root=root), client)
@@ -133,7 +153,7 @@ def test_a_forked_child_is_told_to_make_its_own(etcd: Etcd, root: str) -> None:
         child = os.fork()
         if not child:
             try:
-                mutex.acquire(timeout=5)
+                acquire(store)
             except StoreError as error:
                 os.write(write, str(error).encode())
             os._exit(0)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import grpc
 import pytest
 
-from lockclient import ClusterMutex, Settings, StoreUnavailable, open_store
+from lockclient import AsyncClusterMutex, ClusterMutex, Settings, StoreUnavailable, open_store
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.cli.setup.ports import free_port
 from lockclient.stores import protocol
@@ -113,3 +117,53 @@ def test_a_release_is_tried_until_it_is_done(
     assert not held.locked()
     own_etcd.start()
     lock_is_gone(own_etcdctl)
+
+
+class _SlowToRead(grpc.GenericRpcHandler):  # type: ignore[type-arg]
+    """An etcd that answers a transaction without comparisons only after the test."""
+
+    SUCCEEDED_AT_REVISION_5 = b"\x0a\x02\x18\x05\x10\x01"
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.end = threading.Event()
+
+    def service(self, details: grpc.HandlerCallDetails) -> Any:
+        if not details.method.endswith("Txn"):
+            return None
+        return grpc.unary_unary_rpc_method_handler(self._answer)
+
+    def _answer(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        if not request.startswith(b"\x0a"):
+            self.waiting += 1
+            while context.is_active() and not self.end.wait(0.05):
+                pass
+        return self.SUCCEEDED_AT_REVISION_5
+
+
+def test_a_release_does_not_queue_behind_other_requests() -> None:
+    handler = _SlowToRead()
+    with ThreadPoolExecutor(100) as pool:
+        server = grpc.server(pool, handlers=[handler])
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        store = open_store(Settings((f"127.0.0.1:{port}",)))
+
+        async def main() -> None:
+            held = await AsyncClusterMutex("x", store=store).acquire()
+            assert held
+            mutexes = [AsyncClusterMutex(f"{number}", store=store) for number in range(400)]
+            reads = [asyncio.create_task(mutex.holder()) for mutex in mutexes]
+            while handler.waiting < 32:
+                await asyncio.sleep(0.01)
+            await held.release()
+            assert handler.waiting == 32  # none of these gave its turn on before
+            for read in reads:
+                read.cancel()
+
+        try:
+            asyncio.run(asyncio.wait_for(main(), 60))
+        finally:
+            handler.end.set()
+            server.stop(0).wait()
+            store.close()
