@@ -128,7 +128,7 @@ class Health:
             )
         yield votes_gauge("clustermutex_unlocker_store_server_votes", self.store)
         yield GaugeMetricFamily(
-            "clustermutex_unlocker_picture_proven_timestamp_seconds",
+            "clustermutex_unlocker_snapshot_proven_timestamp_seconds",
             "When the watch last showed everything that the store had confirmed: our own "
             "heartbeat, every 3 s, must appear on it.",
             time.time() - self._proof_age(),

@@ -1,9 +1,9 @@
-"""The rate limit of removals, or brake: when very many locks are due at once, most likely their
-holders live and their network or their clocks do not.
+"""The rate limit of removals: when very many locks are due at once, most likely their holders live
+and their network or their clocks do not.
 
 In any minute no more than `limit` auto-unlocks pass: the larger of `--max-removals` and a fifth of
 all locks (those removed within that minute included). What is due beyond that waits for its turn,
-so the brake lets go by itself: that many pass each minute, and a lock whose holder comes back and
+so the limit passes by itself: that many pass each minute, and a lock whose holder comes back and
 pushes is not due any more. A person who knows better runs one more unlocker for a while, with
 `--max-removals off`, or removes single locks by `clustermutex force-unlock`, which is not counted.
 
@@ -37,7 +37,7 @@ from lockclient.model.clocks import monotonic
 log = logging.getLogger(__name__)
 
 WINDOW_S = 60.0
-"""Seconds in which `--max-removals` pass. The brake is let go when for as long nothing was kept
+"""Seconds in which `--max-removals` pass. The limit disengages when for as long nothing was kept
 back, so that a scrape once a minute does not miss it, and it is told once and not ten times."""
 
 SHARE_OF_LOCKS = 0.2
@@ -104,8 +104,8 @@ class RateLimit:
         engaged = self.engaged()
         if engaged and not self._logged:
             log.warning(
-                "The brake is on: %d locks are due beyond the %g that may be removed in a "
-                "minute (the larger of --max-removals and %g %% of all locks), and stay for "
+                "The rate limit holds locks back: %d are due beyond the %g that may be removed in "
+                "a minute (the larger of --max-removals and %g %% of all locks), and stay for "
                 "now. So many at once usually means a broken network or clock, not dead "
                 "holders. First check whether the holders are alive. If they are, fix the "
                 "network or clock; their heartbeats then keep the locks. If they are dead, "
@@ -118,7 +118,7 @@ class RateLimit:
             )
         elif self._logged and not engaged:
             log.warning(
-                "The brake is off again: for a minute, no lock was kept back.",
+                "The rate limit holds nothing back any more: for a minute no lock was kept back.",
                 extra={"event": "brake-off"},
             )
         self._logged = engaged

@@ -71,7 +71,7 @@ def lock_gauges(live: Live, store: ServiceStore) -> Iterator[Metric]:
         "mutexdash_store_connected", "1 while the pages are up to date.", float(here)
     )
     yield GaugeMetricFamily(
-        "mutexdash_picture_proven_timestamp_seconds",
+        "mutexdash_snapshot_proven_timestamp_seconds",
         "Until when the pages were verified to be up to date.",
         live.updated_at(),
     )

@@ -20,18 +20,18 @@ RULES = DEPLOY / "prometheus/clustermutex.rules.yml"
 RUNBOOK = CHECKOUT / "docs/runbook.md"
 CASES = sorted((Path(__file__).parent / "rules").glob("*.yml"))
 WANTED = {
-    *("LockPastAlert", "LockOverdue", "LockAutoUnlocked", "LockLineLong", "LockFreeWithWaiters"),
+    *("LockPastAlert", "LockOverdue", "LockAutoUnlocked", "LockQueueLong", "LockFreeWithWaiters"),
     *("LockDeadlock", "LockHeldTooLong"),
     *("BrokenLock", "LockUndecided", "LockKeptByRestarts", "UnlockerRestarting"),
-    *("UnlockerDown", "UnlockerStale", "UnlockerBrake", "ClockSkew", "EtcdFailing"),
-    *("UnlockerPictureStale", "NoUnlockerSees", "DashboardDown", "Watchdog"),
+    *("UnlockerDown", "UnlockerStale", "UnlockerRateLimit", "ClockSkew", "EtcdFailing"),
+    *("UnlockerSnapshotStale", "NoUnlockerSees", "DashboardDown", "Watchdog"),
     *("NotificationsOff", "NotificationsFailing"),
     "ServerWithoutVote",
     *("EtcdOutOfSpace", "EtcdNearlyFull", "EtcdNotCompacted", "EtcdRestored"),
 }
 OF_LOCKS = (
-    r"clustermutex_(locks?_|locks\b|longest_line|unlockers\b|client_clock"
-    r"|unlocker_(brake|locks_kept|removal_failing|store_out_of_space))"
+    r"clustermutex_(locks?_|locks\b|longest_queue|unlockers\b|client_clock"
+    r"|unlocker_(rate_limit|locks_kept|removal_failing|store_out_of_space))"
 )
 """Gauges that an unlocker does not export while it does not see the locks."""
 
@@ -134,9 +134,9 @@ def test_the_earliest_time_of_a_lock_decides_over_several_unlockers(file: str) -
     assert {*taken} == {"min"}
 
 
-def test_the_brake_holds_no_alert_back() -> None:
+def test_the_rate_limit_holds_no_alert_back() -> None:
     """A lock that can't be removed rings while it is on; LockOverdue itself leaves out the rest."""
-    assert inhibitions("UnlockerBrake") == []
+    assert inhibitions("UnlockerRateLimit") == []
 
 
 def inhibitions(source: str) -> list[dict[str, Any]]:

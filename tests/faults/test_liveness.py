@@ -34,7 +34,7 @@ from tests.support.unlocker_process import figure as metric
 
 BROKEN = [sys.executable, str(Path(__file__).parents[1] / "support" / "faulty_store.py")]
 HELD = 'clustermutex_locks{state="ok"}'
-PROVEN = "clustermutex_unlocker_picture_proven_timestamp_seconds"
+PROVEN = "clustermutex_unlocker_snapshot_proven_timestamp_seconds"
 LOADS = "clustermutex_unlocker_table_loads_total"
 
 

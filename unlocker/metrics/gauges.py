@@ -46,7 +46,7 @@ def lock_gauges(deadlines: Deadlines, table: Table, thin: int) -> Iterator[Metri
         sum(lines),
     )
     yield GaugeMetricFamily(
-        "clustermutex_longest_line_waiters",
+        "clustermutex_longest_queue_waiters",
         "Clients waiting in the longest queue for one lock.",
         max(lines, default=0),
     )
@@ -64,7 +64,7 @@ def lock_gauges(deadlines: Deadlines, table: Table, thin: int) -> Iterator[Metri
 def rate_limit_gauges(braking: RateLimitState) -> Iterator[Metric]:
     """Yield what the rate limit keeps back."""
     yield GaugeMetricFamily(
-        "clustermutex_unlocker_brake_engaged",
+        "clustermutex_unlocker_rate_limit_engaged",
         "Whether due locks are held back because of --max-removals, or were within the last "
         "minute (1), or not (0).",
         float(braking.engaged),

@@ -14,7 +14,7 @@ from lockclient.text.escaping import plain, shown_name
 
 PAST_ALERT, AUTO_UNLOCKED, FORCE_UNLOCKED = "past-alert", "auto-unlocked", "force-unlocked"
 TOO_LONG, BROKEN, UNCLAIMED = "held-too-long", "broken", "unclaimed"
-RESOLVED, BRAKE, IS_BLIND, SEES = "resolved", "brake", "blind", "sees"
+RESOLVED, RATE_LIMITED, IS_BLIND, SEES = "resolved", "brake", "blind", "sees"
 KINDS = {
     PAST_ALERT: ("lock past its alert", "locks past their alert"),
     AUTO_UNLOCKED: ("lock auto-unlocked", "locks auto-unlocked"),
@@ -23,7 +23,7 @@ KINDS = {
     BROKEN: ("lock broken", "locks broken"),
     UNCLAIMED: ("lock free with waiters", "locks free with waiters"),
     RESOLVED: ("alert resolved", "alerts resolved"),
-    BRAKE: ("brake on", "brakes on"),
+    RATE_LIMITED: ("rate limit engaged", "rate limits engaged"),
     IS_BLIND: ("unlocker blind", "unlockers blind"),
     SEES: ("unlocker working again", "unlockers working again"),
 }
@@ -34,7 +34,7 @@ CONDITIONS = {
     UNCLAIMED: "free while clients wait for it",
 }
 """Kinds of events of locks that `condition_events` finds, and what is no longer so at their end."""
-REPEATABLE = {BRAKE, BROKEN, UNCLAIMED}
+REPEATABLE = {RATE_LIMITED, BROKEN, UNCLAIMED}
 """Kinds of which the next event may have the same name, when the last has ended."""
 MAX_LINES = 20
 """Events that a message names."""
@@ -53,7 +53,7 @@ class Event:
         line: the text; empty for the later events of a crowd and for those that all have.
         at: when it happened, Unix seconds by some host's clock: for its age alone.
         revision: what the table showed when this unlocker noticed it.
-        lock: of an event that stands until it has ended: the lock's name, or `BRAKE`.
+        lock: of an event that stands until it has ended: the lock's name, or `RATE_LIMITED`.
         owed, told: names of recipients.
         noticed: when this unlocker noticed it, on its monotonic clock.
         found: whether it happened before this unlocker started.

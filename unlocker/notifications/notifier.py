@@ -22,9 +22,9 @@ from lockclient.overview.table import Table
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.escaping import shown_name
 from unlocker.notifications.events import (
-    BRAKE,
     CONDITIONS,
     IS_BLIND,
+    RATE_LIMITED,
     SEES,
     UNCLAIMED,
     Event,
@@ -45,8 +45,8 @@ STEP_INTERVAL_S = 0.5
 READ_INTERVAL_S, IDLE_READ_INTERVAL_S = 2.0, 10.0
 """Seconds between two readings of the note while something is owed, and else."""
 LOG_INTERVAL_S = 60.0
-BRAKE_OFF_S = 120.0
-"""Seconds without a brake, or an unclaimed lock, after which the next one is notified."""
+RATE_LIMIT_OFF_S = 120.0
+"""Seconds without an engaged rate limit, or unclaimed lock, until the next one is notified."""
 SCAN_INTERVAL_S = 10.0
 """Seconds between two looks at all locks for `CONDITIONS`."""
 STUCK_S = 90.0
@@ -253,7 +253,17 @@ class Notifier:
                 "More locks are due than may be removed in a minute: the others are kept for now."
             )
             revision = self._table.revision
-            self.notify(Event(BRAKE, BRAKE, line, time.time(), revision, BRAKE, noticed=now))
+            self.notify(
+                Event(
+                    RATE_LIMITED,
+                    RATE_LIMITED,
+                    line,
+                    time.time(),
+                    revision,
+                    RATE_LIMITED,
+                    noticed=now,
+                )
+            )
         self._was_limited = limited
         if not self._blind and now >= self._scanned_at + SCAN_INTERVAL_S:
             self._scan(now)
@@ -339,8 +349,8 @@ class Notifier:
         self._ended_since = {}
         for event in self._shared.note.events if not self._blind else ():
             if event.lock and (line := self._end_of(event)) is not None:
-                is_unsteady = event.kind in (BRAKE, UNCLAIMED)
-                wait_s = BRAKE_OFF_S if is_unsteady else turn + 2 * self._poll
+                is_unsteady = event.kind in (RATE_LIMITED, UNCLAIMED)
+                wait_s = RATE_LIMIT_OFF_S if is_unsteady else turn + 2 * self._poll
                 began = self._ended_since[event.name] = since.get(event.name, now)
                 if now - began >= wait_s:
                     found[event.name] = line
@@ -348,7 +358,7 @@ class Notifier:
 
     def _end_of(self, event: Event) -> str | None:
         """Return what is said of an end; None: it stands, or nobody knows."""
-        if event.kind == BRAKE:
+        if event.kind == RATE_LIMITED:
             return None if self._was_limited else ""
         if event.kind in CONDITIONS:
             if event.name in self._conditions or self._scanned_revision < event.revision:

@@ -66,14 +66,14 @@ def test_what_the_service_knows_is_shown(site: Site) -> None:
     expected = {
         ("clustermutex_locks", ("state", "ok")): 2,
         ("clustermutex_waiters",): 5,
-        ("clustermutex_longest_line_waiters",): 4,
+        ("clustermutex_longest_queue_waiters",): 4,
         ("clustermutex_unlockers",): 2,
         ("clustermutex_unlocker_store_up",): 1,
         ("clustermutex_unlocker_table_loads_total",): 1,
         ("clustermutex_unlocker_watch_restarts_total",): 0,
         ("clustermutex_unlocker_clock_trusted",): 1,
         ("clustermutex_unlocker_clock_offset_seconds",): 0,
-        ("clustermutex_unlocker_brake_engaged",): 0,
+        ("clustermutex_unlocker_rate_limit_engaged",): 0,
         ("clustermutex_unlocker_removals_limit",): math.inf,
         ("clustermutex_unlocker_info", ("version", "1.2.3")): 1,
     }

@@ -10,8 +10,8 @@ import pytest
 from lockclient.stores.service_protocol import MAX_NOTE_BYTES
 from unlocker.notifications.events import (
     AUTO_UNLOCKED,
-    BRAKE,
     PAST_ALERT,
+    RATE_LIMITED,
     RESOLVED,
     Event,
     message_of,
@@ -103,13 +103,13 @@ def test_a_removal_ends_the_alert_by_itself() -> None:
     assert not note.events
 
 
-def test_a_brake_is_noted_once_while_it_stands() -> None:
-    note, brake = noted("ops"), Event(BRAKE, BRAKE, "Too many.", NOW, 7, BRAKE)
+def test_a_rate_limit_is_noted_once_while_it_stands() -> None:
+    note, brake = noted("ops"), Event(RATE_LIMITED, RATE_LIMITED, "Too many.", NOW, 7, RATE_LIMITED)
     for _ in range(2):
         note.add([brake, brake])
         note.add([brake])
         assert len(note.owed("ops")) == 1
-        note.end({BRAKE: ""}, NOW)
+        note.end({RATE_LIMITED: ""}, NOW)
         send(note)
     assert not note.events
 
@@ -192,7 +192,7 @@ def test_whatever_stands_there_it_can_be_worked_with(value: bytes) -> None:
 
 
 def test_what_is_absurd_is_cut() -> None:
-    more = {PAST_ALERT: 2**62, RESOLVED: -1, BRAKE: True, "x": 1}
+    more = {PAST_ALERT: 2**62, RESOLVED: -1, RATE_LIMITED: True, "x": 1}
     state = {"by": "ghost", "failed": 2**62, "unanswered": 2**62, "more": more}
     said = {"urls": {"ops": state}, "over": "x" * 200_000}
     event = {"name": "a", "kind": PAST_ALERT, "line": "x" * 5000, "owed": ["ops"]}

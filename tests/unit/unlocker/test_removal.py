@@ -17,7 +17,7 @@ RESULT = 'clustermutex_auto_unlocks_total{{result="{}"}}'.format
 SEEN = 'clustermutex_removals_seen_total{how="auto-unlock"}'
 LOADS = "clustermutex_unlocker_table_loads_total"
 WITHHELD = "clustermutex_unlocker_removals_withheld"
-ENGAGED = "clustermutex_unlocker_brake_engaged"
+ENGAGED = "clustermutex_unlocker_rate_limit_engaged"
 FULL = "clustermutex_unlocker_store_out_of_space"
 
 
@@ -321,7 +321,7 @@ def test_one_brake_holds_for_all_and_a_person_can_overrule_it(site: Site) -> Non
         now = service.figures()
         limit = now["clustermutex_unlocker_removals_limit"]
         assert (now[ENGAGED], limit, now[WITHHELD]) == (1, 12, 60 - passed)
-    assert site.log.count("The brake is on") == 3
+    assert site.log.count("The rate limit holds locks back") == 3
     assert site.log.count("--max-removals off") == 3
     held_back = next(name for name in sorted(site.read("locks/")) if name.startswith("lock-"))
     name = held_back.split("/")[0]
@@ -432,7 +432,7 @@ def test_a_run_that_its_budget_cuts_short_goes_on_in_the_next(site: Site) -> Non
     assert site.log.count("'alerted' is past its alert") == 1
     assert len(site.removed()) < 90
     gone(site, *(f"lock-{number}" for number in range(100)))
-    assert not site.log.count("The brake is on")
+    assert not site.log.count("The rate limit holds locks back")
 
 
 def test_a_store_that_is_full_is_named_and_removals_follow(site: Site) -> None:
@@ -463,9 +463,9 @@ ABOUT_LOCKS = {
     *("clustermutex_lock_auto_unlock_timestamp_seconds", "clustermutex_waiters"),
     *("clustermutex_locks_held_too_long_unlisted", "clustermutex_locks_auto_unlocked_unlisted"),
     *("clustermutex_locks_free_with_waiters", "clustermutex_locks_free_with_waiters_unlisted"),
-    *("clustermutex_longest_line_waiters", "clustermutex_unlockers"),
+    *("clustermutex_longest_queue_waiters", "clustermutex_unlockers"),
     *("clustermutex_unlocker_locks_kept", "clustermutex_unlocker_locks_on_few_servers"),
-    *("clustermutex_unlocker_brake_engaged", "clustermutex_unlocker_removals_withheld"),
+    *("clustermutex_unlocker_rate_limit_engaged", "clustermutex_unlocker_removals_withheld"),
     *("clustermutex_unlocker_removals_limit", "clustermutex_client_clock_skew_seconds"),
     "clustermutex_unlocker_store_out_of_space",
 }
