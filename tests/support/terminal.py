@@ -127,7 +127,8 @@ def _signals_as_before() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
+        if threading.current_thread() is threading.main_thread():  # no other may set handlers
+            signal.signal(signal.SIGINT, handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
