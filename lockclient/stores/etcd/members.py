@@ -126,9 +126,10 @@ def _member(location: EtcdLocation, endpoint: str, timeout: float) -> Member:
 
 def _what_else(location: EtcdLocation, endpoint: str, timeout: float) -> str:
     """Return what listens there instead of an etcd."""
-    with suppress(OSError, http.client.HTTPException):
-        if b"etcd_grpc_proxy_" in fetch(location, endpoint, "/proxy/metrics", timeout)[2]:
-            return GRPC_PROXY
+    for path in ("/proxy/metrics", "/metrics"):  # the second one in 3.4
+        with suppress(OSError, http.client.HTTPException):
+            if b"etcd_grpc_proxy_" in fetch(location, endpoint, path, timeout)[2]:
+                return GRPC_PROXY
     return "what listens there is no etcd"
 
 
