@@ -105,7 +105,7 @@ class Attempt:
                 if self._is_given_up:  # read last, see `withdraw_in_background`
                     raise GivenUp
                 if os.getpid() != self._acquisition.pid:
-                    raise self._parents()
+                    raise self._inherited_error()
                 if isinstance(step, Wait):
                     step = yield from self._wait(step)
                     continue
@@ -157,7 +157,7 @@ class Attempt:
             if self._is_given_up:
                 self._withdraw_now()
 
-    def _parents(self) -> LockNotHeld:
+    def _inherited_error(self) -> LockNotHeld:
         name, parent = self._acquisition.name, self._acquisition.pid
         return LockNotHeld(
             f"The process {parent} waits for the lock {name!r}; its fork's child must acquire the "

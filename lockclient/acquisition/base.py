@@ -119,7 +119,7 @@ class BaseMutex(Generic[Held]):
             release_at_exit=release_at_exit,
         )
 
-    # What an unknown keyword's error names: a class that people know; see `aio`, too.
+    # The error of an unknown keyword names this; `aio` has a copy with its own name.
     __init__.__qualname__ = "ClusterMutex.__init__"
 
     @staticmethod
@@ -182,7 +182,7 @@ class BaseMutex(Generic[Held]):
 
     @property
     def healthy(self) -> bool:
-        """Whether the caller holds the lock, see `HeldLock.healthy`; it never raises."""
+        """True if the caller holds the lock, see `HeldLock.healthy`; it never raises."""
         held = self._acquisitions.find()
         return held is not None and held.healthy
 

@@ -119,7 +119,7 @@ class BaseHeldLock:
 
     @property
     def healthy(self) -> bool:
-        """Whether the lock is held and not lost, as far as is known without a request."""
+        """True if the lock is held and not lost, as far as is known without a request."""
         return self._holding.healthy
 
     def check_health(self) -> None:

@@ -92,7 +92,7 @@ class Holding:
 
     @property
     def ended(self) -> bool:
-        """Whether it was released or withdrawn, or belongs to the parent of this fork."""
+        """True if it was released or withdrawn, or belongs to the parent of this fork."""
         return "release" not in self.one_time
 
     def claim_release(self) -> bool:
@@ -152,12 +152,12 @@ class Holding:
 
     @property
     def healthy(self) -> bool:
-        """Whether it is held and not lost."""
+        """True if it is held and not lost."""
         return not self.ended and self.loss() is None
 
     @property
     def is_collected(self) -> bool:
-        """Whether the `HeldLock` was garbage-collected."""
+        """True if the `HeldLock` was garbage-collected."""
         return self.handle is not None and self.handle() is None
 
     def check(self) -> None:

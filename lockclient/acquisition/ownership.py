@@ -65,9 +65,11 @@ def caller_locks() -> CallerLocks:
 
 def newest_held() -> Holding | None:
     """Return the newest lock that the caller's context has acquired and holds."""
-    found = (held_by_process.get(uuid) for uuid in reversed(_caller_locks.get()[1]))
-    held = (holding for holding in found if holding is not None and not holding.is_inherited)
-    return next((holding for holding in held if not holding.is_collected), None)
+    for uuid in reversed(_caller_locks.get()[1]):
+        holding = held_by_process.get(uuid)
+        if holding is not None and not holding.is_inherited and not holding.is_collected:
+            return holding
+    return None
 
 
 class Acquisitions(Generic[Held]):

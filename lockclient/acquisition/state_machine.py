@@ -172,7 +172,7 @@ class Acquisition:
         self.name = holder.name
         self.uuid = holder.uuid or ""
         self.pid = os.getpid()
-        """Of the process that acquires it: a fork's child sends and withdraws nothing of it."""
+        """The process that acquires it; a fork's child sends and withdraws nothing of it."""
         self.state = State.NEW
         self.token = 0
         self.deadline = math.inf
@@ -272,7 +272,7 @@ class Acquisition:
 
     @property
     def may_arrive_late(self) -> bool:
-        """Whether the store may still execute a take of this acquisition, see `RequestState`."""
+        """True if the store may still execute a take of this acquisition, see `RequestState`."""
         sending = self.sending
         if sending is not None and (sending.in_flight or sending.ambiguous):
             return self._may_earlier_arrive or sending.may_come_late()

@@ -34,7 +34,7 @@ def listed(holder: Holder) -> Holder:
 
 def bounded(holder: Holder) -> Holder:
     """Return the holder with texts cut, so that the record of its removal fits a request."""
-    # Of the backtrace the last frames are kept, the innermost ones.
+    # The last frames of the backtrace are kept, the innermost ones.
     backtrace = holder.backtrace and holder.backtrace[-MAX_RECORDED_BACKTRACE_CHARS:]
     short = _cut(holder, lambda text: text[:MAX_RECORDED_CHARS], MAX_RECORDED_CHARS)
     return replace(short, backtrace=backtrace)

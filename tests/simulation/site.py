@@ -205,11 +205,6 @@ class Site:
             self.until(lambda: hasattr(service, "unlocker") and service.ready(), "readiness")
         return service
 
-    def restart_members(self, seconds: float) -> None:
-        """Have all members down for so long."""
-        for member in self.network.members.values():
-            member.down_until = self.hub.now + seconds
-
     def lag(self, seconds: float, most: float | None = None) -> None:
         """Let the watches of all members tell late, by `most` at most, for so long."""
         self.network.lag_s = seconds if most is None else most

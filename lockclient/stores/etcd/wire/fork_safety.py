@@ -13,6 +13,7 @@ be gone. So what a signal's handler raises here is kept, and raised in the paren
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -73,17 +74,14 @@ _forking: dict[int, bool] = {}
 def enter() -> None:
     """Be about to go into gRPC; waits while a thread forks, for `ENTER_TIMEOUT_S` at most."""
     me = threading.get_ident()
-    until = 0.0
+    until = math.inf
     while True:
         # In this order, while a fork does it the other way round: closes first, then looks. So one
         # of the two always sees the other, without a lock, which an interrupt might leave taken.
         _inside[me] = None
-        if not _forking:
+        if not _forking or monotonic() >= until:
             return
-        now = monotonic()
-        until = until or now + ENTER_TIMEOUT_S
-        if now >= until:
-            return
+        until = min(until, monotonic() + ENTER_TIMEOUT_S)
         del _inside[me]
         time.sleep(0.001)
 
