@@ -52,7 +52,6 @@ RENEW_AFTER_S = 2.0
 """Seconds for which a connection must have failed, and been in use, before it is made anew."""
 MAX_REASONS = 10
 """Reasons that are logged during one outage: a text that always changes must not fill the log."""
-_NOT_ASKED = Cause(None, "the time was up before it could be asked")
 _OTHER = Read("")  # what is not asked on behalf of a lock: a lease, a token, a page
 _NOT_ASKED = Cause(None, "the time was up before it could be asked")
 MAX_NEW_TOKENS = 10
