@@ -46,7 +46,7 @@ class Lease:
         """Return the lease's id, of a new one if there is none with enough time left.
 
         Raises:
-            FaultError: etcd refuses it.
+            WireError: etcd refuses it.
             StoreUnavailable: etcd did not answer by the deadline.
         """
         # Without a lock: behind it everyone would wait for the time limits of everyone else.

@@ -132,7 +132,7 @@ class Channels:
         """Return the answer; what is not known of the request is noted in `sending`.
 
         Raises:
-            FaultError: a member answered with an error that is an answer.
+            WireError: a member answered with an error that is an answer.
             StoreUnavailable: nobody answered by the deadline.
         """
         tries = Tries(self.failover, request, deadline, sending)

@@ -292,7 +292,7 @@ class Tries:
         """Return the seconds to wait before the next try.
 
         Raises:
-            FaultError: the error is an answer.
+            WireError: the error is an answer.
         """
         failover, member = self._failover, self._member
         assert member is not None
