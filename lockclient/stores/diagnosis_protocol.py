@@ -1,4 +1,4 @@
-"""What `doctor` finds in a store, and servers that vote."""
+"""Findings of `doctor` in a store, and servers that vote."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ MAX_PASSWORD_BYTES: Final = 4096
 
 
 class Location(Protocol):
-    """What a store's URL and the environment say; frozen and hashable."""
+    """The place of a store, by its URL and the environment; frozen and hashable."""
 
     @property
     def where(self) -> str:
@@ -74,7 +74,7 @@ class Servers:
     password_file: str | None = None
 
     VARIABLES: ClassVar[str]
-    """What the names of the environment's variables begin with."""
+    """The first part of the names of the environment's variables."""
     PORT: ClassVar[int]
 
     def __post_init__(self) -> None:
@@ -107,7 +107,7 @@ class Servers:
 
     @property
     def password_source(self) -> str:
-        """What people have to look at if the password is refused."""
+        """The variable with the password, and its file, for a message that it is refused."""
         variable = f"{self.VARIABLES}_PASSWORD"
         return variable if self.password_file is None else f"{variable}_FILE ({self.password_file})"
 

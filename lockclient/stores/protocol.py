@@ -69,7 +69,7 @@ class Subscription(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a store can do; an unsupported operation raises `StoreError` before it acquires.
+    """Abilities of a store; an unsupported operation raises `StoreError` before it acquires.
 
     Attributes:
         display_name: the store's name in sentences.
@@ -117,7 +117,7 @@ class BackgroundWork(Protocol):
     """`common.background`: the store's own threads."""
 
     overload: str
-    """Why no acquisition may begin; empty: one may."""
+    """The reason why no acquisition may begin; empty: one may."""
 
     @property
     def pushes(self) -> WorkerPool:

@@ -44,13 +44,13 @@ from lockclient.stores.requests import (
 from lockclient.stores.service_protocol import Change, Kind, Note
 
 Entry = tuple[Kind, str, str, bytes | None]
-"""What is written in one place: kind, name and part, as `Change` has them, and the new value."""
+"""A write in one place: kind, name and part, as `Change` has them, and the new value."""
 OF_LOCKS: Final = frozenset(("locks", "queue", "removed", "withdrawn"))
 
 
 @dataclass
 class Lock:
-    """What stands in the store for one lock's name."""
+    """All that the store has for one lock's name."""
 
     name: str
     parts: dict[str, Found] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Lock:
         return older[-1].uuid if older else None
 
     def queue(self) -> list[Ticket]:
-        """Who waits, the next one first."""
+        """Return the waiters, the next one first."""
         return sorted((ticket for ticket, _ in self.tickets.values()), key=lambda t: t.revision)
 
     def note(self, change: Change, lease: int) -> None:

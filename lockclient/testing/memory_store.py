@@ -118,7 +118,7 @@ class MemoryStore(OpenedStore):
     def __init__(self, page_size: int = 1000, memory: Memory | None = None) -> None:
         self.memory = memory or Memory()
         self.model = self.memory.model
-        """What stands there, and the rules."""
+        """The state of the memory, and the rules."""
         self.page_size = page_size
         self._process = os.getpid()
         self._lease = self.memory.lease()

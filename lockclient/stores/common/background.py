@@ -54,7 +54,7 @@ class Background:
         self.pushes = WorkerPool("push", MAX_IN_FLIGHT)
         self.tickets = TicketKeeper(store)
         self.overload = ""
-        """Why no acquisition may begin; empty: one may."""
+        """The reason why no acquisition may begin; empty: one may."""
         self._store = store
         self._cleaners = WorkerPool("clean-up", MAX_IN_FLIGHT, self._put_off)
         self._deputies = WorkerPool("deputy", 1000, lambda work, error: work(error))

@@ -1,4 +1,4 @@
-"""Why a server could not be asked: network, TLS and this machine's own errors, for all stores.
+"""Reasons why a server could not be asked, for all stores: network, TLS and local errors.
 
 An error of Python's sockets or OpenSSL is known by its number. Of one that another library has put
 into words, like gRPC, the words are all there is. What a reason means is looked up by the reason.
@@ -55,7 +55,7 @@ ADVICE: Final[Mapping[Reason | None, str]] = {
     Reason.NO_MEMORY: "Free memory on this machine, or in this container.",
     Reason.NO_PORTS: "See what opens so many connections on this machine.",
 }
-"""What to do where that is the same for all stores."""
+"""Advice that is the same for all stores."""
 
 _BY_ERRNO: Final = {
     errno.ECONNREFUSED: Reason.REFUSED,
@@ -113,7 +113,7 @@ _BY_TEXT: Final = (
 
 
 class Cause(NamedTuple):
-    """Why a try was not answered; `text` is what people read."""
+    """The cause of a try without an answer; `text` is for people."""
 
     reason: Reason | None
     text: str

@@ -60,7 +60,7 @@ NOBODYS_LOCK = "clustermutex-doctor"
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """How much of its past the store keeps: it is at `revision` and can still show `oldest`.
+    """The past that the store keeps: it is at `revision` and can still show `oldest`.
 
     `sign` is what an unlocker announced at about that time, which tells when it was: at `oldest`,
     or in the first half of what is kept; empty if none ran then.

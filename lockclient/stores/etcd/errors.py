@@ -208,7 +208,7 @@ def cause_of(error: Exception, location: EtcdLocation | None = None) -> Cause:
     if reason is Reason.FILES and location is not None and location.cert:
         return Cause.of(_why_unusable(location))
     if reason in (Reason.UNTRUSTED, Reason.HANDSHAKE):
-        # What OpenSSL says of it, like `unable to get local issuer certificate`.
+        # OpenSSL's own words, like `unable to get local issuer certificate`.
         told = details.rpartition("OPENSSL_internal:")[2].removesuffix(": OK")
         return Cause(reason, f"{reason.value}: {told.rpartition(': ')[2]}")
     if reason is not None:

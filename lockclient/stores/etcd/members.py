@@ -58,7 +58,7 @@ _UNKNOWN_HOST = 421
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What one member of the store's cluster says of itself; what it does not say is empty.
+    """One member of the cluster, by its own answers; a field that it does not tell is empty.
 
     Without an answer there is only `trouble`. `ahead` is how many seconds its wall clock is ahead
     of ours, give or take half a second; `size` the bytes of its data, of which `in_use` hold some,

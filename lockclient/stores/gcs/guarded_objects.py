@@ -68,7 +68,7 @@ class GuardedObjects:
 
     @property
     def create_is_pending(self) -> bool:
-        """Whether a create of this acquisition was not answered, and may still arrive."""
+        """True if a create of this acquisition was not answered, and may still arrive."""
         return self.sending.ambiguous or self.sending.late
 
     def put(

@@ -87,7 +87,7 @@ leaves for it, so that a tombstone is left in time where the take is not answere
 
 
 class OwnObject(NamedTuple):
-    """What is known of a lock that this process holds: what a release must name, and must leave."""
+    """A lock of this process: the version that its release names, and what it must leave."""
 
     version: Version
     tombstone_expires_at: float
