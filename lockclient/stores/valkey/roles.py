@@ -20,17 +20,16 @@ its passwords stand."""
 _TELLING: Final = "~$root/* +eval +evalsha +publish +pubsub|numsub (~$root/server +hset)"
 """What who writes needs besides: to send scripts, to tell, and to say which process a server is."""
 _WRITING: Final = "+hset +del +set +pexpire +persist +sadd +srem +srandmember"
+_LOCKS: Final = "~$root/locks ~$root/locks/* ~$root/withdrawn/*"
+_RECORDS: Final = "~$root/removed ~$root/removed/*"
 _RULES: Final = {
-    "client": f"{_TELLING} (~$root/locks ~$root/locks/* ~$root/withdrawn/* {_WRITING})",
+    "client": f"{_TELLING} ({_LOCKS} {_WRITING})",
     "unlocker": (
-        f"{_TELLING} +scan (~$root/locks ~$root/locks/* ~$root/withdrawn/* ~$root/removed "
-        f"~$root/removed/* ~$root/unlockers ~$root/unlockers/* ~$root/notifications/* {_WRITING})"
+        f"{_TELLING} +scan ({_LOCKS} {_RECORDS} ~$root/unlockers ~$root/unlockers/* "
+        f"~$root/notifications/* {_WRITING})"
     ),
     "dashboard": "%R~$root/* +multi +exec +getrange",
-    "operator": (
-        f"{_TELLING} (~$root/locks ~$root/locks/* ~$root/withdrawn/* ~$root/removed "
-        f"~$root/removed/* {_WRITING})"
-    ),
+    "operator": f"{_TELLING} ({_LOCKS} {_RECORDS} {_WRITING})",
 }
 """What each kind needs besides. All may read all, as in etcd.
 
@@ -70,11 +69,9 @@ def _options(location: ValkeyLocation) -> Iterator[str]:
 
 def _made(location: ValkeyLocation, users: Mapping[str, Sequence[str]]) -> Iterator[str]:
     for kind, names in users.items():
-        rules = Template(f"{_ALL} {_RULES[kind]}").substitute(root=location.root)
-        if kind == "client" and location.expire:  # it tells on record of what has expired
-            own = f"~{location.root}/withdrawn/*"
-            record = f"~{location.root}/removed"
-            rules = rules.replace(own, f"{own} {record} {record}/*")
+        # With expire=1 a client records what has expired: it needs the rights of an operator.
+        rights = _RULES["operator" if kind == "client" and location.expire else kind]
+        rules = Template(f"{_ALL} {rights}").substitute(root=location.root)
         rules = shlex.join(re.findall(r"\(.*?\)|\S+", rules))  # a selector is one word
         variable = f"{kind.upper()}_PASSWORD"
         for name in names:
