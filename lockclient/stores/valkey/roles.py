@@ -12,7 +12,7 @@ from lockclient.stores.common.setup_script import SetupScript
 from lockclient.stores.valkey.location import ValkeyLocation
 
 _ALL: Final = (
-    "-@all +info +time +hget +hmget +hgetall +get +pttl +sscan +strlen "
+    "-@all +info +time +hget +hmget +get +pttl +sscan +strlen "
     "&$root/released/* +subscribe +unsubscribe +psubscribe +punsubscribe"
 )
 """What every program needs: to read, and to hear. None reads the server's configuration, in which
