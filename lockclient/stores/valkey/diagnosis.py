@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.stores.common.segments import decode
@@ -16,8 +15,6 @@ from lockclient.stores.valkey.wire.broadcast import Broadcast
 from lockclient.stores.valkey.wire.connection import Connection, Vouched
 from lockclient.text.escaping import plain
 
-_SCAN_COUNT: Final = "500"
-"""Entries of an index that a server returns in one step."""
 _DURABILITY_ADVICE = (
     "Set appendonly yes, appendfsync always and no-appendfsync-on-rewrite no, then say so: "
     "`clustermutex vouch --kept`."
@@ -198,13 +195,7 @@ def _tell_all(servers: Broadcast, vouched: Vouched, what: str) -> None:
 
 def _lock_names(servers: Broadcast, connection: Connection) -> Iterator[str]:
     """Yield the names of locks that stand in one server, whatever the others say of them."""
-    cursor = "0"
-    while True:
-        following, entries = connection.command(
-            "SSCAN", servers.keys.lock_index, cursor, "COUNT", _SCAN_COUNT
-        )
+    for entries in connection.scan(("SSCAN", servers.keys.lock_index)):
         for name in map(decode, map(decoded, entries)):
             if name is not None and connection.command("HGET", servers.keys.lock(name), "uuid"):
                 yield name
-        if (cursor := decoded(following)) == "0":
-            return

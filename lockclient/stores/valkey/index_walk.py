@@ -17,8 +17,6 @@ from lockclient.threads.pool import WorkerPool
 log = get_logger(__name__)
 
 _INTERVAL_S: Final = 3600.0
-_SCAN_COUNT: Final = "500"
-"""Keys that a server scans in one step: less than a millisecond."""
 _PAUSE_S: Final = 0.01
 """Seconds between two steps: a million keys take half a minute."""
 
@@ -53,11 +51,10 @@ class IndexWalk:
                     log.warning("%s: keys written by hand are not listed: %s", endpoint, reason)
 
     def _walk_server(self, connection: Connection) -> None:
-        keys, cursor = self._servers.keys, ""
-        while cursor != "0" and not self._servers.closed:
-            at, found = connection.command(
-                "SCAN", cursor or "0", "MATCH", f"{keys.all}*", "COUNT", _SCAN_COUNT
-            )
+        keys = self._servers.keys
+        for found in connection.scan(("SCAN",), "MATCH", f"{keys.all}*"):
+            if self._servers.closed:
+                return
             names = [decoded(key) for key in found]
             for index in (keys.lock_index, keys.unlocker_index, keys.record_index):
                 entries = [
@@ -65,7 +62,6 @@ class IndexWalk:
                 ]
                 if entries:
                     connection.command("SADD", index, *entries)
-            cursor = decoded(at)
             time.sleep(_PAUSE_S)
 
     def close(self) -> None:

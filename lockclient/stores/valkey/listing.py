@@ -45,11 +45,9 @@ from lockclient.stores.valkey.voting.rounds import (
 )
 from lockclient.stores.valkey.voting.scan_merge import Folder, ScannedKey, latest, recorded
 from lockclient.stores.valkey.wire.broadcast import Round
-from lockclient.stores.valkey.wire.connection import Command
+from lockclient.stores.valkey.wire.connection import SCAN_COUNT, Command
 from lockclient.threads.backoff import Backoff
 
-_SCAN_COUNT: Final = "500"
-"""Entries of an index that a server looks at in one step: less than a millisecond."""
 _MAX_WARNINGS: Final = 20
 """Names in warnings that too few servers have."""
 _MAX_READ_LOCKS: Final = 100
@@ -338,7 +336,7 @@ class KeyListing:
         numbers, sums = dict.fromkeys(self._rounds.all, 0), dict.fromkeys(self._rounds.all, 0)
         ahead: dict[int, float] = {}
         failures: dict[int, errors.VoteFailure] = {}
-        how = (self._rounds.keys.all, _SCAN_COUNT, "1" if records else "")
+        how = (self._rounds.keys.all, SCAN_COUNT, "1" if records else "")
         while cursors:
             args = {i: (*how, *cursors[i]) for i in cursors}
             result = self._ask_all(lua_scripts.LIST, args, deadline)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import ssl
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import valkey.connection
@@ -31,6 +31,8 @@ _MIN_TIMEOUT_S: Final = 0.001
 _PASSED: Final = Deadline(0.0)
 _MIN_SEND_S: Final = 0.05
 """Seconds that there are to send a request in any case."""
+SCAN_COUNT: Final = "500"
+"""Keys, or entries of an index, that a server goes through in one step: in less than 1 ms."""
 _MAX_SMALL_BYTES: Final = 8192
 """Bytes that the system takes from an idle connection without a wait."""
 _MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
@@ -225,6 +227,16 @@ class Connection(valkey.connection.Connection):
         until = Deadline.after(CONNECT_TIMEOUT_S)
         self.send_words(words, until)
         return self._answer(until)
+
+    def scan(self, begin: tuple[str, ...], *options: str) -> Iterator[list[bytes]]:
+        """Yield the pages of SCAN, or of SSCAN and a key."""
+        cursor = "0"
+        while True:
+            following, page = self.command(*begin, cursor, *options, "COUNT", SCAN_COUNT)
+            yield page
+            cursor = following.decode()
+            if cursor == "0":
+                return
 
     def ask(self, command: Command) -> Reply:
         """Send a script and wait for its answer, before the server is identified."""
