@@ -24,13 +24,14 @@ from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.wire.connection import (
     ANSWER_TIMEOUT_S,
+    NOTHING_VOUCHED,
     Command,
     Connection,
     Reply,
     ServerUnusable,
     Vouched,
 )
-from lockclient.stores.valkey.wire.server import NOTHING_VOUCHED, Sent, Server
+from lockclient.stores.valkey.wire.server import Sent, Server
 from lockclient.stores.valkey.wire.wakeup import WakeUp
 
 GRACE_S: Final = 0.1

@@ -69,6 +69,9 @@ class Vouched(NamedTuple):
     kept: bool | None = None
 
 
+NOTHING_VOUCHED: Final = Vouched()
+
+
 class ServerUnusable(ValkeyError):
     """This server can't be used now, though it may have been reached: why is its `failure`.
 
@@ -185,7 +188,7 @@ class Connection(valkey.connection.Connection):
         try:
             answer = self.ask(Command(SETTLE, (keys.server,), args))
         except errors.ErrorReply as error:
-            if not errors.may_run_no_script(error) or vouched != Vouched():
+            if not errors.may_run_no_script(error) or vouched != NOTHING_VOUCHED:
                 raise
             answer = self._look(keys, info.get("master_replid2", "").strip("0"))
         if answer.kind == "terms":

@@ -23,6 +23,7 @@ from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.wire.connection import (
     ANSWER_TIMEOUT_S,
+    NOTHING_VOUCHED,
     Command,
     Connection,
     Reply,
@@ -43,7 +44,6 @@ _SAME_MOMENT_S: Final = 2.0
 QUARANTINE_REASON: Final = (
     "it is new to this keyspace, or was emptied, or restarted and may have forgotten locks"
 )
-NOTHING_VOUCHED: Final = Vouched()
 _MAX_WORKERS: Final = 8
 _MAX_IDLE_CONNECTIONS: Final = 16
 """Connections that are kept for the next request."""
@@ -269,9 +269,7 @@ class Server:
             connection.close()
         self.failure = failure
         self._disown()
-        with suppress(IndexError):
-            while True:
-                self._idle.pop().close()
+        self._close_idle()
         self._schedule_probe(_FIRST_PROBE_PAUSE_S)
 
     def _schedule_probe(self, pause: float) -> None:
@@ -338,7 +336,10 @@ class Server:
     def close(self) -> None:
         """Close all connections."""
         self.closed = True
+        self._close_idle()
+        self.workers.close()
+
+    def _close_idle(self) -> None:
         with suppress(IndexError):
             while True:
                 self._idle.pop().close()
-        self.workers.close()
