@@ -37,13 +37,13 @@ def listening() -> Iterator[str]:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("kind", ["etcd", "bucket"])
+@pytest.mark.parametrize("kind", ["etcd", "bucket", "valkey"])
 def test_a_process_without_descriptors_is_told_at_once(
     kind: str, listening: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is no outage, and no answer can be waited for."""
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://{listening}")
-    url = f"etcd://{listening}/x" if kind == "etcd" else "gs://locks"
+    url = "gs://locks" if kind == "bucket" else f"{kind}://{listening}/x"
     with (
         closing(open_store(Settings.load("etcd://127.0.0.1:1/x"))) as refused,
         closing(open_store(Settings.load(url))) as store,

@@ -172,7 +172,7 @@ class Round:
             try:
                 self._wakeup = WakeUp()
             except OSError as error:  # too many open files
-                self._cancel(i, VoteFailure(f"there can be no connection: {error.strerror}"))
+                self._cancel(i, errors.classify(error))
                 return
             self._poll.register(self._wakeup.fd, select.POLLIN)
         self._connecting.add(i)
