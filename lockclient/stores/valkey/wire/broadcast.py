@@ -115,7 +115,7 @@ class Round:
             for fd, _ in events:
                 if fd in self._awaited:
                     i, connection = self._awaited[fd]
-                    self._servers[i].read_ready(self._commands[i], connection, self.sent[i])
+                    self._servers[i].read(self._commands[i], connection, self.sent[i], None)
                     if self.sent[i].answer is not None:
                         self._poll.unregister(fd)
                         del self._awaited[fd]

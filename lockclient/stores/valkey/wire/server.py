@@ -126,15 +126,11 @@ class Server:
 
     # ------------------------------------------------------------ asking
 
-    def read_ready(self, command: Command, connection: Connection, sent: Sent) -> None:
-        """Note the answer, if all of it has come."""
-        self._note(command, connection, sent, None)
-
     def read_late(
         self, command: Command, connection: Connection, sent: Sent, until: Deadline
     ) -> None:
         """Have a worker wait for an answer that a round waits for no more."""
-        self.workers.submit(partial(self._note, command, connection, sent, until))
+        self.workers.submit(partial(self.read, command, connection, sent, until))
 
     def ask(self, command: Command, connection: Connection, sent: Sent) -> None:
         """Send a command and wait for its answer; called by a worker."""
@@ -144,11 +140,12 @@ class Server:
         except errors.Unanswered as error:
             self.note_unanswered(connection, sent, error)
         else:
-            self._note(command, connection, sent, until)
+            self.read(command, connection, sent, until)
 
-    def _note(
+    def read(
         self, command: Command, connection: Connection, sent: Sent, until: Deadline | None
     ) -> None:
+        """Wait for the answer and note it. Without a deadline: note it if all of it has come."""
         try:
             reply = connection.read(command, until)
             if reply is None:
