@@ -70,8 +70,9 @@ local wait = (tonumber(said[3]) or 0) - now
 if wait > 0 then return {{'waits', string.format('%d', wait)}} end
 -- With expire=1 a lock is over with its time. It stays for its record alone, until somebody wants
 -- it, or for a day.
+local expires = string.find(ARGV[2], ' expire=1', 1, true)
 local function over(key)
-    if not string.find(ARGV[2], ' expire=1', 1, true) then return false end
+    if not expires then return false end
     local left = redis.call('PTTL', key)
     return left >= 0 and left < {LATE_REQUEST_S * 1000:.0f}
 end
@@ -205,7 +206,7 @@ if has[5] and not has[1] then return redis.error_reply('WRONGTYPE another prefix
 local later = ARGV[7] ~= '' and (tonumber(has[3]) or 0) > tonumber(ARGV[7])
 if has[1] and (has[1] ~= ARGV[6] or later) then
     local left, expiry = redis.call('PTTL', KEYS[2]), tonumber(has[4]) or 0
-    if string.find(ARGV[2], ' expire=1', 1, true) and expiry > 0 and left > expiry then
+    if expires and expiry > 0 and left > expiry then
         -- The server's clock was ahead as it was taken, and came back.
         redis.call('PEXPIRE', KEYS[2], expiry)
         left = expiry
