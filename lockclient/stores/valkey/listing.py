@@ -34,7 +34,7 @@ from lockclient.stores.common.segments import decode, encode
 from lockclient.stores.requests import Read, RequestState
 from lockclient.stores.valkey import errors, lua_scripts
 from lockclient.stores.valkey.keys import number_of, subkeys_of
-from lockclient.stores.valkey.lua_scripts import Script
+from lockclient.stores.valkey.lua_scripts import FOLDERS, Script
 from lockclient.stores.valkey.voting.lock_view import LockViews
 from lockclient.stores.valkey.voting.quorum import decoded
 from lockclient.stores.valkey.voting.rounds import (
@@ -54,8 +54,6 @@ _MAX_READ_LOCKS: Final = 100
 """Locks that are read whole in one step."""
 _RETRY_S: Final = 3.0
 """Seconds for which a look that had too few answers is begun anew."""
-
-_FOLDERS: Final = ("locks", "unlockers", "removed")
 
 _Name = TypeVar("_Name")
 _Value = TypeVar("_Value")
@@ -332,7 +330,7 @@ class KeyListing:
     def _scan_once(self, deadline: Deadline, records: bool) -> Scan:
         begin = ("", "", "0") if records else ("0", "0", "0")
         cursors: dict[int, tuple[str, ...]] = dict.fromkeys(self._rounds.all, begin)
-        read: dict[int, dict[str, Folder]] = {i: {name: {} for name in _FOLDERS} for i in cursors}
+        read: dict[int, dict[str, Folder]] = {i: {name: {} for name in FOLDERS} for i in cursors}
         numbers, sums = dict.fromkeys(self._rounds.all, 0), dict.fromkeys(self._rounds.all, 0)
         ahead: dict[int, float] = {}
         failures: dict[int, errors.VoteFailure] = {}
@@ -359,7 +357,7 @@ class KeyListing:
         self.ahead = {i: ahead[i] for i in read}
         if self._first is None:
             self._first = median(self.ahead.values())
-        folders = {name: {i: read[i][name] for i in read} for name in _FOLDERS}
+        folders = {name: {i: read[i][name] for i in read} for name in FOLDERS}
         return folders, {i: (numbers[i], sums[i]) for i in read}
 
 

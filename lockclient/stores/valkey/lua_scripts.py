@@ -37,7 +37,9 @@ from lockclient.model.removal import MAX_RECORD
 from lockclient.stores.valkey.keys import LATE_REQUEST_S
 
 NUMBERS: Final = ("take", "push", "expiry")
-"""What a lock has besides its subkeys."""
+"""Fields of a lock besides its subkeys."""
+FOLDERS: Final = ("locks", "unlockers", "removed")
+"""Folders of keys that have an index, see `LIST`."""
 
 
 class Script(NamedTuple):

@@ -17,7 +17,7 @@ from lockclient.model.removal import MAX_RECORD
 from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.errors import ErrorReply
 from lockclient.stores.valkey.keys import LATE_REQUEST_S, number_of
-from lockclient.stores.valkey.lua_scripts import NUMBERS, Script
+from lockclient.stores.valkey.lua_scripts import FOLDERS, NUMBERS, Script
 
 Words = tuple[str, ...]
 Answer = tuple[str, list[Any]]
@@ -26,7 +26,8 @@ Steps = Generator[list[Words], list[Any], list[Any]]
 """Yields the commands of a transaction, is sent their answers, and returns what was read."""
 
 _FIELDS: Final = (*SUBKEYS, *NUMBERS)
-_FOLDERS: Final = ("locks", "unlockers", "removed")
+_NUMBER: Final = {"locks": "push", "unlockers": "number"}
+"""By folders: the field that grows with each write."""
 
 
 def transactions(
@@ -35,10 +36,10 @@ def transactions(
     """Yield the commands of one transaction after the other; return what the script answers."""
     kind, steps = _READS[script]
     reading, now = steps(keys, args, " expire=1" in terms), 0
-    answers: list[Any] = []
+    answers: Any = None
     while True:
         try:
-            asked = reading.send(answers) if now else next(reading)
+            asked = reading.send(answers)
         except StopIteration as end:
             told = [*end.value, now] if kind == "listed" else end.value
             return kind, told
@@ -97,47 +98,43 @@ def _read(keys: Words, args: Words, expires: bool) -> Steps:
 def _list(_: Words, args: Words, expires: bool) -> Steps:
     """See `lua_scripts.LIST`."""
     prefix, count, records, *cursors = args
-    asked = [folder for folder, cursor in zip(_FOLDERS, cursors, strict=True) if cursor]
-    at = dict(zip(_FOLDERS, cursors, strict=True))
-    pages = yield [("SSCAN", prefix + folder, at[folder], "COUNT", count) for folder in asked]
-    for page in pages:
+    begins = {folder: at for folder, at in zip(FOLDERS, cursors, strict=True) if at}
+    pages = yield [("SSCAN", prefix + folder, at, "COUNT", count) for folder, at in begins.items()]
+    following = dict.fromkeys(FOLDERS, b"0")
+    entries: dict[str, list[str]] = {folder: [] for folder in FOLDERS}
+    for folder, page in zip(begins, pages, strict=True):
         if isinstance(page, ErrorReply):
             raise page
-    entries = {
-        folder: [entry.decode(errors="replace") for entry in page[1]]
-        for folder, page in zip(asked, pages, strict=True)
-    }
-    following = dict(zip(asked, (page[0] for page in pages), strict=True))
-    found: dict[str, dict[str, str]] = {folder: {} for folder in _FOLDERS}
-    removed = entries.pop("removed", [])
+        following[folder] = page[0]
+        entries[folder] = [entry.decode(errors="replace") for entry in page[1]]
+    found: dict[str, dict[str, str]] = {folder: {} for folder in FOLDERS}
+    removed = [f"{prefix}removed/{entry}" for entry in entries["removed"]]
     number, total = 0, 0
-    if not records:
-        names = [f"{prefix}removed/{entry}".encode() for entry in removed]
-        sums = (int(sha1(name).hexdigest()[:8], 16) for name in names)  # noqa: S324 - as there
+    if records:
+        sizes = yield [("STRLEN", key) for key in removed]
+        for entry, size in zip(entries["removed"], sizes, strict=True):
+            if isinstance(size, int) and size > 0:
+                found["removed"][entry] = f"{size} "
+    else:
+        sums = (int(sha1(key.encode()).hexdigest()[:8], 16) for key in removed)  # noqa: S324 - as there
         number, total = len(removed), sum(sums)
-        removed = []
-    rows = [(folder, entry) for folder in entries for entry in entries[folder]]
-    asking: list[Words] = [
-        ("HMGET", f"{prefix}{folder}/{entry}", "uuid", _NUMBER[folder]) for folder, entry in rows
-    ]
-    asking += [("PTTL", f"{prefix}{folder}/{entry}") for folder, entry in rows if expires]
-    asking += [("STRLEN", f"{prefix}removed/{entry}") for entry in removed]
-    told = yield asking
-    lefts = told[len(rows) : 2 * len(rows)] if expires else [None] * len(rows)
-    for (folder, entry), has, left in zip(rows, told, lefts, strict=False):
-        if isinstance(has, ErrorReply):
-            continue
-        uuid, said = ((value or b"").decode(errors="replace") for value in has)
-        if has[1] is not None if folder == "unlockers" else uuid and not _is_over(left, expires):
-            found[folder][entry] = f"{said[:20] or '0'} {uuid[:256]}"
-    for entry, size in zip(removed, told[len(told) - len(removed) :], strict=True):
-        if isinstance(size, int) and size > 0:
-            found["removed"][entry] = f"{size} "
-    at_end = [following.get(folder, b"0") for folder in _FOLDERS]
-    return [at_end, json.dumps(found).encode(), number, str(total).encode()]
-
-
-_NUMBER: Final = {"locks": "push", "unlockers": "number"}
+        rows = [
+            (folder, entry, f"{prefix}{folder}/{entry}")
+            for folder in _NUMBER
+            for entry in entries[folder]
+        ]
+        heads = [("HMGET", key, "uuid", _NUMBER[folder]) for folder, _entry, key in rows]
+        times = [("PTTL", key) for *_, key in rows if expires]
+        told = yield [*heads, *times]
+        lefts = told[len(rows) :] if expires else [None] * len(rows)
+        for (folder, entry, _key), has, left in zip(rows, told[: len(rows)], lefts, strict=True):
+            if isinstance(has, ErrorReply):
+                continue
+            uuid, said = ((value or b"").decode(errors="replace") for value in has)
+            over = _is_over(left, expires)
+            if has[1] is not None if folder == "unlockers" else uuid and not over:
+                found[folder][entry] = f"{said[:20] or '0'} {uuid[:256]}"
+    return [[*following.values()], json.dumps(found).encode(), number, str(total).encode()]
 
 
 def _show(_: Words, args: Words, __: bool) -> Steps:
