@@ -7,7 +7,7 @@ DEMO := $(VENV)/.demo-installed
 # More than there are processors: tests wait, for programs and for times, most of theirs.
 TEST_WORKERS ?= 4
 
-.PHONY: demo test soak faults process-faults peers simulate exhaust mutants bench lint format wire rules reference runbook pictures moving-picture site clean
+.PHONY: demo test soak faults process-faults peers simulate exhaust mutants bench lint format wire rules reference dist runbook pictures moving-picture site clean
 
 demo: $(DEMO)
 	$(BIN)/clustermutex demo
