@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
-from typing import Any
 
 from lockclient.default_store import open_store
 from lockclient.model.clocks import Deadline
@@ -93,12 +92,12 @@ def read_removals(store: ServiceStore) -> tuple[list[Removal], int]:
 
 
 @contextmanager
-def followed_table(store: ServiceStore, **listeners: Any) -> Iterator[Table]:
-    """Yield the table of all locks, read and followed; `listeners` are those of `Table`.
+def followed_table(store: ServiceStore) -> Iterator[Table]:
+    """Yield the table of all locks, read and followed.
 
     A watch takes a moment to begin: until then nobody should be told that etcd is unreachable.
     """
-    table = Table(store, **listeners)
+    table = Table(store)
     try:
         table.start()
         table.wait_ready()

@@ -181,10 +181,9 @@ def _labelled(label: str, shown: str) -> str:
     return f"  {click.style(label.ljust(_LABEL_WIDTH), dim=True)} {shown}"
 
 
-def process_text(holder: Holder | Ticket) -> str:
-    """Say where a holder or waiter runs."""
-    thread = f", thread {holder.thread}" if holder.thread else ""
-    return f"{holder.hostname or 'an unknown host'}, pid {holder.pid or 'unknown'}{thread}"
+def _process_text(waiter: Ticket) -> str:
+    thread = f", thread {waiter.thread}" if waiter.thread else ""
+    return f"{waiter.hostname or 'an unknown host'}, pid {waiter.pid or 'unknown'}{thread}"
 
 
 def _facts(holder: Holder, wall: float) -> Iterator[str]:
@@ -212,7 +211,7 @@ def _waiters(line: tuple[Ticket, ...], wall: float) -> Iterator[str]:
     for number, ticket in enumerate(line, 1):
         reason = f", for {ticket.reason!r}" if ticket.reason else ""
         since = "" if ticket.since is None else f", for {duration(wall - ticket.since)} now"
-        yield _line(f"{number:>{_LABEL_WIDTH}}.", f"{process_text(ticket)}{reason}{since}")
+        yield _line(f"{number:>{_LABEL_WIDTH}}.", f"{_process_text(ticket)}{reason}{since}")
         if ticket.frame:
             yield _line("", f"at {ticket.frame}")
 
