@@ -68,11 +68,8 @@ def series(
     yield stamps
     if holders:
         yield info
-    yield unlisted(f"clustermutex_locks_{name}_unlisted", len(found) - listed)
-
-
-def unlisted(name: str, number: int) -> GaugeMetricFamily:
-    """Return the gauge that counts the locks which have no series of their own."""
-    return GaugeMetricFamily(
-        name, f"Such locks that have no series of their own: beyond {MAX_LISTED}.", number
+    yield GaugeMetricFamily(
+        f"clustermutex_locks_{name}_unlisted",
+        f"Such locks that have no series of their own: beyond {MAX_LISTED}.",
+        len(found) - listed,
     )
