@@ -22,7 +22,7 @@ from tests.support.locks import has
 from tests.support.processes import needed, wait_until
 
 NAME = "deploy/prod"
-CTRL_C, CTRL_Z, CTRL_D = "\x03", "\x1a", "\x04"
+CTRL_C, CTRL_Z = "\x03", "\x1a"
 READING = f"""clustermutex run {NAME} -- sh -c 'echo up; read line; echo "got $line"'"""
 # By exec: in the moment of a vfork Debian's sh drops a SIGINT for the program that it starts.
 LONG = f"clustermutex run {NAME} -- sh -c 'echo up; exec sleep 600'"

@@ -12,7 +12,6 @@ import pytest
 from tests.simulation.site import Site
 
 KEPT = "clustermutex_unlocker_locks_kept"
-UNLOCK_SERIES = "clustermutex_lock_auto_unlock_timestamp_seconds"
 
 PUSH: dict[str, Any] = {"alert": 30, "unlock": 60}
 FOUR_KEYS: dict[str, Any] = {"alert": 30, "unlock": 80, "about": None}
