@@ -68,9 +68,7 @@ def removed_json() -> Response:
     return _sent("json", "application/json", _write_json)
 
 
-def _sent(
-    kind: str, mimetype: str, write: Callable[[IO[str], Iterator[Removal]], None]
-) -> Response:
+def _sent(kind: str, mimetype: str, write: _Writer) -> Response:
     query = Query.read(request.args, ("q",))
     board = dashboard()
     if board.moment().away_since is not None:
