@@ -12,7 +12,7 @@ _WINDOW_S = 60.0
 
 
 class RateLimits:
-    """RateLimits what happens within a minute, by whom or where; what is older is forgotten."""
+    """Counts events of the last minute by key; older ones are forgotten."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock

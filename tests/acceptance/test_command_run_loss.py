@@ -99,7 +99,7 @@ def test_a_child_that_does_not_listen_is_killed_after_the_grace(
 def test_a_command_that_may_not_be_signalled(
     env: dict[str, str], store: ServiceStore, tmp_path: Path
 ) -> None:
-    """As of `sudo`: it is said at once, and nothing of its end is claimed; 76 when it ends."""
+    """`run` says at once that it may not signal it (as with `sudo`); 76 when it ends."""
     tmp_path.chmod(0o777)
     user = "setpriv --reuid=65534 --clear-groups"
     run_ = f"exec setpriv --bounding-set=-kill clustermutex run {NAME} --grace 0.1"

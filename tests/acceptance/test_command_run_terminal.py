@@ -94,7 +94,7 @@ def test_the_command_reads_from_the_terminal(shell: Terminal, around: str) -> No
 def test_ctrl_c_ends_the_command_and_the_script_around(
     shell: Terminal, store: ServiceStore, tmp_path: Path, streams: str
 ) -> None:
-    """As without us; the lock is released."""
+    """The command ends as without us; the lock is released."""
     (tmp_path / "script").write_text(f"{LONG}{streams}\necho not-to-be-reached\n")
     for script in ("sh ./script", "bash ./script"):
         shell.runs(f"{script}; echo end-$?")

@@ -18,7 +18,7 @@ _MAX_SILENCE_S = 3600.0
 
 
 class ClockSkews:
-    """How far each client host's clock is behind ours, for the hosts that pushed last."""
+    """The seconds that client hosts' clocks are behind ours, for the hosts that pushed last."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

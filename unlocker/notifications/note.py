@@ -61,7 +61,7 @@ _MAX_COUNT = 10**6
 _MAX_LINE_CHARS = 900
 _STORED = ("name", "kind", "line", "at", "revision", "lock", "owed", "told")
 is_url_name = re.compile(r"[A-Za-z0-9._-]{1,32}").fullmatch
-"""Whether a text can be the operator's name of a recipient."""
+"""Match a text that can be the operator's name of a recipient."""
 
 TOLD, REFUSED, UNANSWERED = "told", "refused", "unanswered"
 """Outcomes of an attempt."""
@@ -69,7 +69,7 @@ TOLD, REFUSED, UNANSWERED = "told", "refused", "unanswered"
 
 @dataclass(slots=True)
 class UrlState:
-    """What the note says of a recipient: see the top of this file."""
+    """A recipient in the note: see the top of this file."""
 
     by: str = ""
     tried: list[str] = field(default_factory=list)
@@ -81,7 +81,7 @@ class UrlState:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What is to be sent in one message; `again`: it may have been sent before."""
+    """Events to send in one message; `again`: it may have been sent before."""
 
     events: Sequence[Event]
     more: dict[str, int]

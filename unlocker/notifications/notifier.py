@@ -310,7 +310,7 @@ class Notifier:
         if now < self._retry_at or not (ended or is_due or is_new or gone):
             return
         self._retry_at = now + READ_INTERVAL_S  # should it fail
-        # What does not stand any more is left out, unless a recipient was told.
+        # An event that has ended is left out, unless a recipient was told.
         events = [event for event in pending if event.told or event.stands()]
 
         def edit(note: NotificationNote) -> int:

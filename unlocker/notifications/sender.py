@@ -60,7 +60,7 @@ class SharedNote:
         self.note = NotificationNote()
         """Nobody changes this object."""
         self.failing = False
-        """Whether the last change could not be written."""
+        """The last change could not be written."""
 
     def refresh(self, older_than: float) -> None:
         """Read the note if the last reading is so many seconds old; raises as `read_note`."""
@@ -106,7 +106,7 @@ class SharedNote:
 
 
 class Peers(Protocol):
-    """What a sender needs to know of its unlocker and of the others."""
+    """A sender's view of its unlocker and of the others."""
 
     identity: str
     where: str
@@ -138,16 +138,16 @@ class Sender:
         self._shared = shared
         self._peers = peers
         self._outcome: tuple[Attempt, str] | None = None
-        """Of the last attempt, until the note has it."""
+        """The last attempt and its outcome, until the note has them."""
         self._failed, self._failed_at = 0, float("-inf")  # as last seen in the note, and when
         self._unnoted_since: float | None = None
         self._sent_at, self._pause_s = float("-inf"), 0.0
         self.works = True
-        """Whether the last attempt of this unlocker worked."""
+        """The last attempt of this unlocker worked."""
         self.failing_since: float | None = None
-        """When the first attempt began since the last one that worked, while something is owed."""
+        """Start of the first attempt since the last that worked; None: no such attempt."""
         self.stepped_at = monotonic()
-        """When the last step succeeded."""
+        """Time of the last step that succeeded."""
 
     def step(self, *, ending: bool = False) -> None:
         """Send the next message, if there is one and it is time; at the end only if no other
