@@ -6,11 +6,22 @@ import signal
 import threading
 from _thread import start_new_thread
 from collections import deque
+from collections.abc import Collection
 from contextlib import suppress
 
-PROGRAM_MASK = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-"""The signals that the program has blocked: a thread that runs its code blocks no others. (A new
-thread inherits its starter's mask.) `clustermutex run` adds those that one thread receives."""
+_program_mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+"""The signals that the program has blocked."""
+
+
+def block_signals(numbers: Collection[int]) -> None:
+    """Block signals in this thread, and in the threads that run the program's code from now on."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    _program_mask.update(numbers)
+
+
+def set_program_mask() -> None:
+    """Block in this thread what the program blocks, whatever the mask of the thread's starter."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, _program_mask)
 
 
 class DaemonThread:
@@ -43,7 +54,7 @@ class DaemonThread:
                 self.start()
 
     def _begin(self) -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, PROGRAM_MASK)
+        set_program_mask()
 
     def _turn(self) -> None:
         raise NotImplementedError

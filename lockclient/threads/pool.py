@@ -6,7 +6,6 @@ scheduler's thread starts the threads of all pools, so it alone counts them.
 
 from __future__ import annotations
 
-import signal
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 
 from lockclient.threads import scheduler
-from lockclient.threads.daemon_thread import PROGRAM_MASK
+from lockclient.threads.daemon_thread import set_program_mask
 from lockclient.threads.reentry import mark_thread
 from lockclient.threads.scheduler import Job, Task
 
@@ -104,7 +103,7 @@ class WorkerPool:
 
     def _work(self) -> None:
         mark_thread()
-        signal.pthread_sigmask(signal.SIG_SETMASK, PROGRAM_MASK)
+        set_program_mask()
         try:
             while (work := self._next(timeout=IDLE_S)) is not None:
                 if not (self._todo.empty() or self._free):

@@ -10,7 +10,7 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple, NoReturn
 
 from lockclient.cli.exit_status import SIGNALLED
-from lockclient.threads.daemon_thread import PROGRAM_MASK
+from lockclient.threads.daemon_thread import block_signals
 
 WAKE = signal.SIGRTMAX
 """Interrupts the main thread; not forwarded to a command."""
@@ -72,8 +72,7 @@ class Signals:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._received.add(signal.SIGCHLD)
         signal.signal(WAKE, self._interrupt)
-        signal.pthread_sigmask(signal.SIG_BLOCK, self._received)
-        PROGRAM_MASK.update(self._received)
+        block_signals(self._received)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {WAKE})
         self._queue: SimpleQueue[Received] = SimpleQueue()
         self._main = threading.get_ident()
