@@ -18,7 +18,7 @@ import logging
 import re
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -29,7 +29,6 @@ ALIVE, READY, METRICS = "/healthz", "/readyz", "/metrics"
 
 _HOST = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+", re.ASCII)
 _WITHOUT_DOT = re.compile(r"[a-z0-9_-]+", re.ASCII)
-_SCOPE = re.compile(r"[\w.-]{1,15}", re.ASCII)
 _LOGGED = 10
 """Refused hosts that are told in the log: whoever asks chooses them."""
 
@@ -53,28 +52,6 @@ def is_safe_host(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def address_of(text: str) -> IPv4Address | IPv6Address | None:
-    """Return a connection's address, as IPv4 if it comes by that; None if it is none.
-
-    With the name of an interface behind it (`fe80::1%eth0`), where that may stand.
-    """
-    bare, scoped, interface = text.partition("%")
-    try:
-        found = ip_address(bare)
-    except ValueError:
-        return None
-    if scoped and not (found.version == 6 and found.is_link_local and _SCOPE.fullmatch(interface)):
-        return None
-    return getattr(found, "ipv4_mapped", None) or found
-
-
-def network_of(address: str) -> str:
-    """Return the network that one stranger has as a rule: /24 of IPv4, /64 of IPv6."""
-    if (found := address_of(address)) is None:
-        return ""
-    return str(ip_network((found, 24 if found.version == 4 else 64), strict=False))
 
 
 def read_hosts(text: str | None) -> frozenset[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mutexdash.security.login import Login, Networks, Open
+from mutexdash.security.login import Login, Open
+from mutexdash.security.networks import Networks
 
 
 @dataclass(frozen=True)

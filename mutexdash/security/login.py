@@ -9,16 +9,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Protocol
 
 from flask import Request, abort
 from werkzeug.datastructures import WWWAuthenticate
 from werkzeug.exceptions import ServiceUnavailable, TooManyRequests, Unauthorized
 
-from lockclient.service.request_filter import address_of, network_of
 from mutexdash.security.htpasswd import Passwords
+from mutexdash.security.networks import Networks, network_of
 from mutexdash.security.rate_limit import RateLimits
 
 PEER = "mutexdash.peer"
@@ -180,28 +178,3 @@ class Header:
                 "not one name.",
             )
         return user
-
-
-@dataclass(frozen=True)
-class Networks:
-    """Addresses and networks, IPv4 and IPv6."""
-
-    all: tuple[IPv4Network | IPv6Network, ...] = ()
-
-    @classmethod
-    def read(cls, text: str) -> Networks:
-        """Read a list with commas between.
-
-        Raises:
-            ValueError: one is neither an address nor a network.
-        """
-        return cls(tuple(ip_network(part.strip()) for part in text.split(",")))
-
-    def __contains__(self, address: object) -> bool:
-        found = address_of(str(address))
-        return found is not None and any(found in network for network in self.all)
-
-    def loopback(self) -> bool:
-        """Tell whether programs on this machine are among them."""
-        here = {4: ip_network("127.0.0.0/8"), 6: ip_network("::1/128")}
-        return any(network.overlaps(here[network.version]) for network in self.all)

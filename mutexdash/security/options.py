@@ -14,7 +14,8 @@ from lockclient.service.request_filter import is_loopback
 from lockclient.text.escaping import HAS_AT, hidden
 from mutexdash.security.access import Access
 from mutexdash.security.htpasswd import BadFile, Passwords
-from mutexdash.security.login import Basic, Header, Login, Networks, Open
+from mutexdash.security.login import Basic, Header, Login, Open
+from mutexdash.security.networks import Networks
 
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)+", re.ASCII)
 _HEADER = re.compile(r"[A-Za-z0-9-]{1,60}", re.ASCII)

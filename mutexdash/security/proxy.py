@@ -9,9 +9,10 @@ from typing import Any, Final
 from werkzeug.exceptions import BadRequest, NotFound
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from lockclient.service.request_filter import ALIVE, METRICS, READY, address_of
+from lockclient.service.request_filter import ALIVE, METRICS, READY
 from mutexdash.security.access import Access
 from mutexdash.security.login import ASKED_HOST, PEER
+from mutexdash.security.networks import address_of
 
 _PROBES = (ALIVE, READY, METRICS)
 _HOST: Final = re.compile(r"([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]+)?", re.IGNORECASE)

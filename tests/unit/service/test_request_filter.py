@@ -9,11 +9,7 @@ from typing import Any
 import pytest
 from werkzeug.test import create_environ, run_wsgi_app
 
-from lockclient.service.request_filter import (
-    Door,
-    network_of,
-    read_hosts,
-)
+from lockclient.service.request_filter import Door, read_hosts
 
 ACROSS = {"Sec-Fetch-Site": "cross-site"}
 FOLLOWED = {**ACROSS, "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
@@ -82,21 +78,6 @@ def test_the_log_is_not_filled_by_strangers(caplog: pytest.LogCaptureFixture) ->
         answer(at, "/", f"x{number}.example\x1b2J", {})
     assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 10
     assert "\x1b" not in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("address", "network"),
-    [
-        ("10.1.2.3", "10.1.2.0/24"),
-        ("::ffff:10.1.2.3", "10.1.2.0/24"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-        ("whatever a proxy says", ""),
-        ("", ""),
-    ],
-)
-def test_a_network_is_what_one_stranger_has(address: str, network: str) -> None:
-    assert network_of(address) == network
 
 
 def test_hosts_are_read_without_ports() -> None:
