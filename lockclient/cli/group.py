@@ -84,8 +84,11 @@ class _Commands(click.Group):
 
     Where the locks are: --url, or CLUSTERMUTEX_URL, or etcdctl's own variables
     (ETCDCTL_ENDPOINTS, ETCDCTL_CACERT, ETCDCTL_CERT, ETCDCTL_KEY, ETCDCTL_USER,
-    ETCDCTL_PASSWORD). NO_COLOR switches colours off. A TIME is a number of seconds, or like 90s,
-    5m, 1h30m.
+    ETCDCTL_PASSWORD). Of Valkey and Redis: VALKEY_USER, VALKEY_PASSWORD, VALKEY_CACERT,
+    VALKEY_CERT, VALKEY_KEY. A password can come from a file: ETCDCTL_PASSWORD_FILE,
+    VALKEY_PASSWORD_FILE.
+
+    NO_COLOR switches colours off. A TIME is a number of seconds, or like 90s, 5m, 1h30m.
     """,
 )
 @click.version_option(__version__, prog_name="clustermutex")
