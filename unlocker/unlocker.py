@@ -151,9 +151,13 @@ class Unlocker:
         """Begin, in threads of its own."""
         self._table.start()
         self._notifier.start(
-            *(self.identity, self._store, self._table, self.is_ready, self._rate_limit.engaged),
-            self._unclaimed.names,
-            lambda result, number: self.metrics.notifications.labels(result).inc(number),
+            self.identity,
+            self._store,
+            self._table,
+            trouble=self.is_ready,
+            is_rate_limited=self._rate_limit.engaged,
+            unclaimed=self._unclaimed.names,
+            count=lambda result, number: self.metrics.notifications.labels(result).inc(number),
         )
         every = self._jobs.every
         # Of use to alerts alone; and names that nobody resolves may hold it up for minutes.

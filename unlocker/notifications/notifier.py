@@ -144,7 +144,7 @@ class Notifier:
         self._shared = SharedNote(store)
         self._unclaimed = unclaimed
         self._scanned_at, self._scanned_revision = float("-inf"), -1
-        self._conditions: dict[str, Event] = {}
+        self._conditions = set[str]()  # names of the last scan's events
         self._blindness = BlindnessDetector(identity)
         self._was_limited, self._blind = False, True
         self._retry_at = float("-inf")
@@ -252,18 +252,9 @@ class Notifier:
             line = (
                 "More locks are due than may be removed in a minute: the others are kept for now."
             )
-            revision = self._table.revision
-            self.notify(
-                Event(
-                    RATE_LIMITED,
-                    RATE_LIMITED,
-                    line,
-                    time.time(),
-                    revision,
-                    RATE_LIMITED,
-                    noticed=now,
-                )
-            )
+            event = Event(RATE_LIMITED, RATE_LIMITED, line, time.time(), self._table.revision)
+            event.lock, event.noticed = RATE_LIMITED, now
+            self.notify(event)
         self._was_limited = limited
         if not self._blind and now >= self._scanned_at + SCAN_INTERVAL_S:
             self._scan(now)
@@ -277,16 +268,16 @@ class Notifier:
         """Notify of the conditions of locks that the last scan did not find."""
         revision, before = self._table.revision, self._conditions
         holders = [row.holder for row in self._table.rows().values()]
-        found = condition_events(holders, self._unclaimed(), time.time())
-        self._conditions = {event.name: event for event in found}
+        found = [*condition_events(holders, self._unclaimed(), time.time())]
+        self._conditions = {event.name for event in found}
         self._scanned_at, self._scanned_revision = now, revision
-        for name in self._conditions.keys() - before.keys():
-            event = self._conditions[name]
-            event.revision, event.noticed = revision, now
-            event.stands = partial(self._is_so, name)
-            self.notify(event)
+        for event in found:
+            if event.name not in before:
+                event.revision, event.noticed = revision, now
+                event.stands = partial(self._has_condition, event.name)
+                self.notify(event)
 
-    def _is_so(self, name: str) -> bool:
+    def _has_condition(self, name: str) -> bool:
         return name in self._conditions
 
     def _note(self, now: float, *, ending: bool) -> None:
