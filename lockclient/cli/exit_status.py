@@ -28,4 +28,6 @@ INTERRUPTED = 130
 
 def status_of_error(error: Exception) -> int:
     """Return the status for a request that failed: the store's fault, or the system's."""
-    return ENVIRONMENT if "system gives no thread" in str(error) else UNAVAILABLE
+    from lockclient.stores.common.background import NoThread  # not for `--help` and completion
+
+    return ENVIRONMENT if isinstance(error, NoThread) else UNAVAILABLE

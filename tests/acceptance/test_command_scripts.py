@@ -91,6 +91,7 @@ SCRIPTS = (
         (f"{NAME} --no-such-option", 2),
         ("--timeout 1", 2),
         ("''", 69),
+        ("'system gives no thread\t'", 69),
         ("x --url etcd://127.0.0.1:1 --timeout 0.5", 69),
         ("x --url nonsense", 2),
     ],

@@ -203,7 +203,11 @@ def _reset_after_fork() -> None:
 os.register_at_fork(after_in_child=_reset_after_fork)
 
 
-def no_thread(why: object) -> StoreUnavailable:
-    """Return the error of a request for which the system gives no thread; nothing was sent."""
+class NoThread(StoreUnavailable):
+    """The system gives no thread for a request; nothing was sent."""
+
+
+def no_thread(why: object) -> NoThread:
+    """Return the error of a request for which the system gives no thread."""
     text = f"The store could not be asked: the system gives no thread for it ({why})."
-    return StoreUnavailable(text, unknown=False, refused=True)
+    return NoThread(text, unknown=False, refused=True)
