@@ -200,10 +200,18 @@ class Board:
             assert time.monotonic() < until, "waited in vain for the table"
             time.sleep(0.001)
 
+    def _wait_connected(self) -> None:
+        """Wait until the dashboard trusts its table; it first asks the store about a restore."""
+        until = time.monotonic() + 90
+        while self.store.here and "mutexdash_store_connected 1.0" not in self.html("/metrics"):
+            assert time.monotonic() < until, "waited in vain for the store"
+            time.sleep(0.001)
+
     def __enter__(self) -> Board:
         self.service.start()
         self.started = True
         self.settle()
+        self._wait_connected()
         return self
 
     def __exit__(self, *_: object) -> None:
