@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 from uuid import uuid4
@@ -20,7 +20,8 @@ from lockclient.stores.requests import Read, RequestState
 
 ABSENT: Final = Version(0, 0)
 """The version of what is not there."""
-_VERSION_FIELDS: Final = "generation,metageneration"
+_WRITTEN: Final = {"fields": "generation,metageneration,timeCreated"}
+"""The query for what is told of an object that was just written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +39,26 @@ class GuardedObjects:
         call = HttpRequest(method, path, expected, **how)
         return self.client.ask(call, self.deadline, self.sending)
 
+    def _read(self, name: str) -> ObjectState | None:
+        """Return an object without its body; None: there is none."""
+        answer = self._ask("GET", name, (200, 404), query={"fields": FIELDS})
+        return None if answer.status == 404 else ObjectState.from_resource(answer.json())
+
     def head(self, name: str) -> ObjectState | None:
         """Return the object under a lock's name, without its body; None: there is none.
 
         Raises:
             StoreError: it is somebody else's, and nothing that may be written over.
         """
-        answer = self._ask("GET", name, (200, 404), query={"fields": FIELDS})
-        state = None if answer.status == 404 else ObjectState.from_resource(answer.json())
+        state = self._read(name)
         if state is not None and state.is_foreign:
             raise errors.foreign_object(self.client.location.bucket, name)
         return state
 
     def version(self, name: str) -> Version:
-        """Return which version of an object there is, whoever wrote it; `ABSENT`: none."""
-        answer = self._ask("GET", name, (200, 404), query={"fields": _VERSION_FIELDS})
-        return ABSENT if answer.status == 404 else Version.from_resource(answer.json())
+        """Return the version of an object, whoever wrote it; `ABSENT`: there is none."""
+        state = self._read(name)
+        return ABSENT if state is None else state.version
 
     def body(
         self, name: str, version: Version | None = None, max_bytes: int = MAX_VALUE_BYTES
@@ -76,36 +81,15 @@ class GuardedObjects:
         name: str,
         metadata: Mapping[str, str],
         body: bytes,
-        replaced: Version = ABSENT,
+        replaced: Version | None = ABSENT,
         *,
         once: bool = False,
-    ) -> Version | None:
+    ) -> ObjectState | None:
         """Upload an object in place of that version; None: there is another one, or none.
 
-        With `once` None means, too, that it was not answered: it may still arrive.
-        """
-        query = preconditions(replaced, _VERSION_FIELDS)
-        call = replace(self._upload(name, metadata, body, query), once=once)
-        try:
-            answer = self.client.ask(call, self.deadline, self.sending)
-        except StoreUnavailable:
-            if once and self.sending.ambiguous and not self.deadline.expired():
-                return None
-            raise
-        return Version.from_resource(answer.json()) if answer.status == 200 else None
-
-    def overwrite(self, name: str, metadata: Mapping[str, str]) -> ObjectState:
-        """Upload an object without a body, whatever stands there."""
-        call = self._upload(name, metadata, b"", {"fields": FIELDS})
-        answer = self.client.ask(call, self.deadline, self.sending)
-        return ObjectState.from_resource(answer.json())
-
-    def _upload(
-        self, name: str, metadata: Mapping[str, str], body: bytes, query: Mapping[str, str]
-    ) -> HttpRequest:
-        """Return an upload, which its preconditions may refuse: in one request, never resumable.
-
-        (Of a resumable one the pieces may come within a week.)
+        Without a version (None) it replaces what there is. With `once` None means, too, that it was
+        not answered: it may still arrive. It is one request, never a resumable one, of which the
+        pieces may come within a week.
         """
         boundary = uuid4().hex.encode()
         about = json.dumps({"metadata": metadata}).encode()
@@ -114,34 +98,48 @@ class GuardedObjects:
             % (boundary, part)
             for part in (about, body)
         )
-        return HttpRequest(
-            *("POST", f"/upload/storage/v1/b/{self.client.location.bucket}/o", (200, 412)),
-            query={"uploadType": "multipart", "name": name, **query},
+        call = HttpRequest(
+            "POST",
+            f"/upload/storage/v1/b/{self.client.location.bucket}/o",
+            (200, 412),
+            query={"uploadType": "multipart", "name": name, **_guards(replaced), **_WRITTEN},
             body=parts + b"--%b--\r\n" % boundary,
             content_type=f"multipart/related; boundary={boundary.decode()}",
+            once=once,
         )
+        try:
+            answer = self.client.ask(call, self.deadline, self.sending)
+        except StoreUnavailable:
+            if once and self.sending.ambiguous and not self.deadline.expired():
+                return None
+            raise
+        return ObjectState.from_resource(answer.json()) if answer.status == 200 else None
 
     def patch(
         self, name: str, metadata: Mapping[str, str | None], version: Version
     ) -> Version | None:
         """Change the metadata of what has that version; None: it has another one, or is gone."""
         answer = self._ask(
-            *("PATCH", name, (200, 404, 412)),
-            query=preconditions(version, _VERSION_FIELDS),
+            "PATCH",
+            name,
+            (200, 404, 412),
+            query={**_guards(version), **_WRITTEN},
             body=json.dumps({"metadata": metadata}).encode(),
             content_type="application/json; charset=UTF-8",
         )
-        return Version.from_resource(answer.json()) if answer.status == 200 else None
+        return ObjectState.from_resource(answer.json()).version if answer.status == 200 else None
 
     def delete(self, name: str, version: Version | None = None) -> bool:
         """Delete what has that version, or any; False: it has another one, or is gone."""
-        query = {} if version is None else preconditions(version)
-        return self._ask("DELETE", name, (204, 200, 404, 412), query=query).status in (200, 204)
+        answer = self._ask("DELETE", name, (204, 200, 404, 412), query=_guards(version))
+        return answer.status in (200, 204)
 
 
-def preconditions(version: Version, fields: str = "") -> dict[str, str]:
-    """Return the preconditions that name a version."""
+def _guards(version: Version | None) -> dict[str, str]:
+    """Return the preconditions of a write in place of a version; None: of what there is."""
+    if version is None:
+        return {}
     query = {"ifGenerationMatch": str(version.generation)}
     if version.generation:
         query["ifMetagenerationMatch"] = str(version.metageneration)
-    return {**query, "fields": fields} if fields else query
+    return query

@@ -18,8 +18,8 @@ nothing is written over it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import sha256
@@ -48,19 +48,6 @@ _SHORTENED_CHARS: Final = 100
 _SHORTENED_FIELDS: Final = ("thread", "reason", "identity", "process", "client")
 
 
-@contextmanager
-def _google_s_resource() -> Iterator[None]:
-    """Raise a StoreError if the body finds no version or time in a resource."""
-    try:
-        yield
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise StoreError(
-            "What answered for the bucket named no generation, metageneration or timeCreated of an "
-            "object: it is no Google Cloud Storage. See STORAGE_EMULATOR_HOST, and what stands "
-            "between."
-        ) from error
-
-
 class Version(NamedTuple):
     """The state of an object: no other state, of any acquisition, has both numbers.
 
@@ -83,16 +70,6 @@ class Version(NamedTuple):
     @classmethod
     def from_revision(cls, revision: int) -> Version:
         return cls(revision >> _METAGENERATION_BITS, revision & (1 << _METAGENERATION_BITS) - 1)
-
-    @classmethod
-    def from_resource(cls, resource: Mapping[str, Any]) -> Version:
-        """Return the version of an object as the API describes it.
-
-        Raises:
-            StoreError: it has none.
-        """
-        with _google_s_resource():
-            return cls(int(resource["generation"]), int(resource["metageneration"]))
 
 
 class ObjectNames(SegmentNames):
@@ -160,14 +137,20 @@ class ObjectState:
         Raises:
             StoreError: it lacks what each object of Google's has.
         """
-        with _google_s_resource():
+        try:
             created_at = datetime.fromisoformat(resource["timeCreated"].replace("Z", "+00:00"))
             return cls(
-                Version.from_resource(resource),
+                Version(int(resource["generation"]), int(resource["metageneration"])),
                 resource.get("metadata") or {},
                 int(resource.get("size", 0)),
                 created_at.timestamp(),
             )
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise StoreError(
+                "What answered for the bucket named no generation, metageneration or timeCreated "
+                "of an object: it is no Google Cloud Storage. See STORAGE_EMULATOR_HOST, and what "
+                "stands between."
+            ) from error
 
     @property
     def uuid(self) -> str | None:

@@ -168,12 +168,13 @@ class GcsRequestExecutor:
         if expires_at > now:
             metadata["late_until"] = f"{expires_at:.0f}"
         if replaced is None:
-            version = objects.put(name, metadata, body, once=True)
+            taken = objects.put(name, metadata, body, once=True)
         else:  # an upload that names what it replaces does nothing, late
-            version = objects.put(name, metadata, body, replaced.version)
-        if version is not None:
-            self._note_taken(objects, holder.uuid or "", OwnObject(version, expires_at))
-        return version
+            taken = objects.put(name, metadata, body, replaced.version)
+        if taken is None:
+            return None
+        self._note_taken(objects, holder.uuid or "", OwnObject(taken.version, expires_at))
+        return taken.version
 
     def _found_taken(
         self, objects: GuardedObjects, uuid: str, state: ObjectState

@@ -86,8 +86,9 @@ class GcsStore(PolledStore):
         What former unlockers have left is deleted by the next one that begins.
         """
         name = self._names.announcement(unlocker)
-        state = self._guarded(deadline).overwrite(name, {"said": value})
-        self._listing.expect_announcement(name, state.created_at)
+        written = self._guarded(deadline).put(name, {"said": value}, b"", None)
+        assert written is not None, "a write that compares nothing was refused"
+        self._listing.expect_announcement(name, written.created_at)
         if not self._announced:
             self._announced = True
             self._clean_up_workers.submit(self._delete_expired_announcements)
