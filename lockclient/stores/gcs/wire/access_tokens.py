@@ -105,15 +105,14 @@ class AccessTokens:
 
     def __init__(self, credentials: Credentials | str | None) -> None:
         self._given = credentials
-        self._credentials: Credentials | None = None
         self._changed = threading.Condition()
         self._token: AccessToken | None = None
-        self._is_rejected = False
         self._failure: auth.GoogleAuthError | None = None
         self._failed_at = -inf
-        self._is_refreshing = False
+        self._is_refreshing = self._is_closed = False
+        # The worker's alone:
         self._request = _NotedRequest()
-        self._is_closed = False
+        self._credentials: Credentials | None = None
         self._worker = WorkerPool("token", 1)
 
     def current(self, deadline: Deadline) -> AccessToken:
@@ -126,8 +125,13 @@ class AccessTokens:
         with self._changed:
             while True:
                 token, now = self._token, monotonic()
-                if token is None or now >= token.refresh_at:
-                    self._begin_refresh(now)
+                is_due = token is None or now >= token.refresh_at
+                is_recent = (
+                    self._failure is not None and now < self._failed_at + FAILURE_RETENTION_S
+                )
+                if is_due and not (self._is_refreshing or is_recent or self._is_closed):
+                    self._is_refreshing = True
+                    self._worker.submit(self._refresh)
                 if token is not None and now < token.expires_at:
                     return token
                 if not self._is_refreshing and self._failure is not None:
@@ -140,7 +144,7 @@ class AccessTokens:
         """Drop a token that the bucket does not accept, unless there is another one by now."""
         with self._changed:
             if self._token is token:
-                self._token, self._is_rejected = None, True
+                self._token = None
 
     def close(self) -> None:
         """End all waits: `current` raises."""
@@ -149,48 +153,39 @@ class AccessTokens:
             self._changed.notify_all()
         self._worker.close()
 
-    # ------------------------------------------------------------ inside
-
-    def _begin_refresh(self, now: float) -> None:
-        is_recent = self._failure is not None and now < self._failed_at + FAILURE_RETENTION_S
-        if not (self._is_refreshing or is_recent or self._is_closed):
-            self._is_refreshing = True
-            self._worker.submit(self._refresh)
-
     def _refresh(self) -> None:
-        token, failure, self._request = None, None, _NotedRequest(session_with_deadlines())
+        """Fetch a token, or note why there is none. Called in the worker's thread."""
+        request = self._request = _NotedRequest(session_with_deadlines())
+        token = failure = None
         try:
-            token = self._fetch(self._request)
+            credentials, is_opened = self._credentials, self._credentials is not None
+            if credentials is None:
+                credentials = self._credentials = _opened(self._given, request)
+            if is_opened or not credentials.valid:
+                credentials.refresh(request)  # type: ignore[no-untyped-call]
+            token = AccessToken.of(credentials)
         except BaseException as error:  # noqa: BLE001 - whatever it is, those that wait are told
-            failure = self._request.failure(error)
+            failure = request.failure(error)
         with self._changed:
-            is_new, kept = failure is not None and self._failure is None, self._token
+            is_first, kept = failure is not None and self._failure is None, self._token
             self._is_refreshing, self._failure, self._failed_at = False, failure, monotonic()
-            if token is not None:
-                self._token, self._is_rejected = token, False
+            self._token = token or kept
             self._changed.notify_all()
-        left = 0.0 if kept is None else kept.expires_at - monotonic()
-        if is_new and left > 0:  # else those that wait say so
+        if is_first and kept is not None and (left := kept.expires_at - monotonic()) > 0:
             text = "The access token can't be refreshed (%s) and expires in %.0f s; retrying."
             log.warning(text, failure, left)
 
-    def _fetch(self, request: Request) -> AccessToken:
-        credentials = self._credentials = self._credentials or self._open(request)
-        if self._is_rejected or self._token is not None or not credentials.valid:
-            credentials.refresh(request)  # type: ignore[no-untyped-call]
-        return AccessToken.of(credentials)
 
-    def _open(self, request: Request) -> Credentials:
-        given = self._given
-        if given is None:
-            found: Credentials = default_credentials([_SCOPE], request)[0]
-        elif isinstance(given, str):
-            with warnings.catch_warnings():  # that a file may be a stranger's: it is the program's
-                warnings.simplefilter("ignore", DeprecationWarning)
-                found = load_credentials_from_file(given, [_SCOPE], request=request)[0]  # type: ignore[no-untyped-call]
-        else:
-            found = with_scopes_if_required(given, [_SCOPE])  # type: ignore[no-untyped-call]
-        return found
+def _opened(given: Credentials | str | None, request: Request) -> Credentials:
+    if given is None:
+        found: Credentials = default_credentials([_SCOPE], request)[0]
+    elif isinstance(given, str):
+        with warnings.catch_warnings():  # that a file may be a stranger's: it is the program's
+            warnings.simplefilter("ignore", DeprecationWarning)
+            found = load_credentials_from_file(given, [_SCOPE], request=request)[0]  # type: ignore[no-untyped-call]
+    else:
+        found = with_scopes_if_required(given, [_SCOPE])  # type: ignore[no-untyped-call]
+    return found
 
 
 class _NotedRequest(Request):
