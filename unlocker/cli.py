@@ -22,8 +22,8 @@ from lockclient.service.options import (
     service_options,
     store_of,
 )
-from lockclient.service.request_filter import is_loopback
 from lockclient.settings import Settings
+from lockclient.text.url import is_loopback
 from lockclient.version import __version__
 from unlocker.http_app import create_app
 from unlocker.notifications.notifier import Notifier

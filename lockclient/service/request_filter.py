@@ -33,16 +33,6 @@ _LOGGED = 10
 """Refused hosts that are told in the log: whoever asks chooses them."""
 
 
-def is_loopback(host: str) -> bool:
-    """Tell whether only this machine can reach `host`, an address or a name."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def is_safe_host(host: str) -> bool:
     """Tell whether no web page from elsewhere can have this host for its own."""
     if _WITHOUT_DOT.fullmatch(host):

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import ip_address
 from urllib.parse import SplitResult, urlsplit
 
 from lockclient.text.escaping import HAS_AT
@@ -47,6 +48,16 @@ def check_readable(path: str | None, what: str) -> None:
     """Raise ValueError if a PEM file is given and can't be read."""
     if path is not None and not os.access(path, os.R_OK):
         raise ValueError(f"The {what} file {path!r} can't be read.")
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine can reach `host`, an address or a name."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 @contextmanager

@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 from flask import Flask, Response, abort, current_app, g, request
 from werkzeug.exceptions import TooManyRequests
 
-from lockclient.service.request_filter import foreign_host, is_from_another_site, is_loopback
+from lockclient.service.request_filter import foreign_host, is_from_another_site
+from lockclient.text.url import is_loopback
 from mutexdash.security.access import Access, Viewer
 from mutexdash.security.login import ASKED_HOST, Basic
 from mutexdash.security.rate_limit import RateLimits

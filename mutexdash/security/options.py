@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import click
 
 from lockclient.service.options import hosts_of, with_options
-from lockclient.service.request_filter import is_loopback
 from lockclient.text.escaping import HAS_AT, hidden
+from lockclient.text.url import is_loopback
 from mutexdash.security.access import Access
 from mutexdash.security.htpasswd import BadFile, Passwords
 from mutexdash.security.login import Basic, Header, Login, Open

@@ -6,11 +6,11 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from ipaddress import ip_address
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from lockclient.stores.location import make_texts_exact, refuse_nested_root
 from lockclient.text.escaping import HAS_AT
+from lockclient.text.url import is_loopback
 
 EXAMPLE = "gs://bucket/prefix"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
@@ -120,19 +120,12 @@ def _check_endpoint(endpoint: str) -> None:
             f"The endpoint {endpoint!r} must be a scheme and a host, perhaps with a port, like "
             "https://storage-locks.p.googleapis.com."
         )
-    if parts[1] == "http" and not _is_loopback(parts[2].strip("[]")):
+    if parts[1] == "http" and not is_loopback(parts[2].strip("[]")):
         raise ValueError(
             f"The endpoint {endpoint!r} must be https://: credentials are sent there, and without "
             "TLS to this machine only. (An emulator is named by STORAGE_EMULATOR_HOST, and gets "
             "none.)"
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def emulator() -> str | None:
