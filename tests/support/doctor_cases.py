@@ -17,7 +17,6 @@ from lockclient import Settings, open_store
 from lockclient.cli.setup.etcd_server import Etcd, embedded_etcd
 from lockclient.cli.setup.ports import free_port, is_free
 from tests.contract.asking import NAME
-from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import SLOW
 from tests.support.bucket_store import settings_of
 from tests.support.doctor_bench import Bench
@@ -26,8 +25,6 @@ from tests.support.locks import take
 from tests.support.processes import wait_until
 
 Case = Callable[[Bench], Iterator[Settings]]
-HALF_OF_WHAT_IS_READ = 25_000
-"""Objects in a bucket."""
 CASES: dict[str, Case] = {}
 """By what is said, text and advice."""
 
@@ -307,23 +304,6 @@ def _without(right: str) -> Case:
 finds("these credentials lack storage.buckets.get")(_without("buckets.get"))
 finds("These credentials lack storage.objects")(_without("objects.update"))
 finds("and to who may read.")(_without("objects.get"))
-
-
-@finds("with more no lock is shown or auto-unlocked")
-def _too_many_objects(bench: Bench) -> Iterator[Settings]:
-    for number in range(HALF_OF_WHAT_IS_READ):
-        bench.bucket.bucket.insert(f"of/the/test/locks{number}", b"", Conditions())
-    yield settings_of(bench.bucket)
-    bench.bucket.bucket.insert("of/the/test/locks-more", b"", Conditions())
-    yield settings_of(bench.bucket)
-
-
-@finds("Run this again when the bucket answers.")
-def _listing_refused(bench: Bench) -> Iterator[Settings]:
-    settings = settings_of(bench.bucket)
-    yield settings
-    bench.bucket.fault("GET", 403, part="/o")
-    yield settings
 
 
 @finds("in the region of those who use the locks")

@@ -12,7 +12,6 @@ from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.stores.diagnosis_protocol import ERROR, FINE, WARNING, Finding
 from lockclient.stores.gcs.keys import ObjectNames
-from lockclient.stores.gcs.listing import MAX_OBJECTS, ObjectListing
 from lockclient.stores.gcs.wire.http_client import FIRST_TRY_TIMEOUT_S, HttpClient, HttpRequest
 from lockclient.stores.gcs.wire.http_session import HttpAnswer
 from lockclient.stores.requests import Read
@@ -36,9 +35,7 @@ _PERMISSIONS: Final = {
 back. (What is not there is 403 and not 404 to who may not list.)"""
 
 
-def examine(
-    client: HttpClient, read: Callable[[Read, Deadline], object], listing: ObjectListing
-) -> Iterator[Finding]:
+def examine(client: HttpClient, read: Callable[[Read, Deadline], object]) -> Iterator[Finding]:
     """Yield what is found, the basic things first.
 
     Raises:
@@ -48,27 +45,7 @@ def examine(
     yield Finding("bucket", FINE, f"{client.location.url()} answers.")
     yield from _permission_findings(lacking, client.location.bucket)
     yield from _settings_findings(client)
-    if "list" not in lacking:
-        yield from _size_findings(listing)
     yield from _latency_findings(read)
-
-
-def _size_findings(listing: ObjectListing) -> Iterator[Finding]:
-    try:
-        found = listing.count(Deadline.after(_MEASUREMENT_TIMEOUT_S))
-    except StoreError as error:
-        yield Finding("objects", WARNING, str(error), "Run this again when the bucket answers.")
-        return
-    if found <= MAX_OBJECTS // 2:
-        return
-    at_least = " at least" if found >= MAX_OBJECTS else ""
-    yield Finding(
-        "objects",
-        ERROR if found >= MAX_OBJECTS else WARNING,
-        f"Each look at all locks reads {found:,} objects{at_least}, of "
-        f"{MAX_OBJECTS:,} at most: with more no lock is shown or auto-unlocked.",
-        "Delete what is no lock, and give the locks a prefix of their own, or several prefixes.",
-    )
 
 
 def _ask(client: HttpClient, call: HttpRequest) -> HttpAnswer:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import inf
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote
 
 from lockclient.model.clocks import Deadline
@@ -46,8 +46,6 @@ _MAX_ANNOUNCEMENT_TTL_S: Final = 600.0
 """Seconds that an announcement counts at most, whatever it says."""
 _ANNOUNCEMENT_SLACK_S: Final = 2.0
 """Seconds for which an announcement counts beyond its TTL: so exactly the bucket tells the time."""
-
-Resource = dict[str, Any]
 
 
 class ObjectListing:
@@ -179,15 +177,6 @@ class ObjectListing:
                 age = min(age, 0.0 if lives else self.now() - state.created_at)
         return age
 
-    def count(self, deadline: Deadline) -> int:
-        """Return how many objects each look reads; `MAX_OBJECTS` or more: too many."""
-        found = 0
-        for page in self._pages(self._names.live, deadline, fields="name"):
-            found += len(page)
-            if found >= MAX_OBJECTS:
-                break
-        return found
-
     # ------------------------------------------------------------ inside
 
     def _check_freshness(self, missing: Collection[str]) -> None:
@@ -201,19 +190,22 @@ class ObjectListing:
         if was:
             log.warning("Listings of the bucket %s are up to date again.", bucket)
 
-    def _pages(
-        self, prefix: str, deadline: Deadline, fields: str = f"name,{FIELDS}", *, whole: bool = True
-    ) -> Iterator[list[Resource]]:
-        """Yield a listing's pages; unless it is to be `whole`, no more than may be read.
+    def _objects(
+        self, prefix: str, deadline: Deadline, *, whole: bool = True
+    ) -> Iterator[list[tuple[str, ObjectState]]]:
+        """Yield a listing's objects with their names, by pages.
+
+        Unless it is to be `whole`, it yields no more than may be read.
 
         Raises:
             StoreError: it is to be, and has more than `MAX_OBJECTS`, or `MAX_LISTING_BYTES`.
         """
-        query = {"prefix": prefix, "fields": f"nextPageToken,items({fields})"}
+        bucket = self._client.location.bucket
+        query = {"prefix": prefix, "fields": f"nextPageToken,items(name,{FIELDS})"}
         objects = size = 0
         while True:
             until = deadline.within(0.0, _PAGE_TIMEOUT_S)
-            path = f"/storage/v1/b/{self._client.location.bucket}/o"
+            path = f"/storage/v1/b/{bucket}/o"
             call = HttpRequest("GET", path, (200,), query=query, max_bytes=MAX_PAGE_BYTES)
             answer = self._client.ask(call, until)
             listing = answer.json()
@@ -221,21 +213,12 @@ class ObjectListing:
             objects, size = objects + len(page), size + len(answer.body)
             if objects > MAX_OBJECTS or size > MAX_LISTING_BYTES:
                 if whole:
-                    raise errors.listing_too_large(
-                        self._client.location.bucket, prefix, MAX_OBJECTS, MAX_LISTING_BYTES
-                    )
+                    raise errors.listing_too_large(bucket, prefix, MAX_OBJECTS, MAX_LISTING_BYTES)
                 return
-            yield page
+            yield [(resource["name"], ObjectState.from_resource(resource)) for resource in page]
             if not (token := listing.get("nextPageToken")):
                 return
             query["pageToken"] = token
-
-    def _objects(
-        self, prefix: str, deadline: Deadline, *, whole: bool = True
-    ) -> Iterator[list[tuple[str, ObjectState]]]:
-        """Yield the objects of a listing with their names, by pages."""
-        for page in self._pages(prefix, deadline, whole=whole):
-            yield [(resource["name"], ObjectState.from_resource(resource)) for resource in page]
 
     def _announcement(self, path: str, state: ObjectState) -> StoredItem | None:
         """Return an unlocker's announcement; None: it is none, or has expired."""

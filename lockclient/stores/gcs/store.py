@@ -157,4 +157,4 @@ class GcsStore(PolledStore):
         return GuardedObjects(self._client, self._names, deadline)
 
     def examine(self) -> Iterator[Finding]:
-        return examine(self._client, self.ask, self._listing)
+        return examine(self._client, self.ask)
