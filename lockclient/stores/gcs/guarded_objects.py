@@ -20,8 +20,6 @@ from lockclient.stores.requests import Read, RequestState
 
 ABSENT: Final = Version(0, 0)
 """The version of what is not there."""
-_WRITTEN: Final = {"fields": "generation,metageneration,timeCreated"}
-"""The query for what is told of an object that was just written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +100,7 @@ class GuardedObjects:
             "POST",
             f"/upload/storage/v1/b/{self.client.location.bucket}/o",
             (200, 412),
-            query={"uploadType": "multipart", "name": name, **_guards(replaced), **_WRITTEN},
+            query={"uploadType": "multipart", "name": name, **_guards(replaced), "fields": FIELDS},
             body=parts + b"--%b--\r\n" % boundary,
             content_type=f"multipart/related; boundary={boundary.decode()}",
             once=once,
@@ -117,17 +115,17 @@ class GuardedObjects:
 
     def patch(
         self, name: str, metadata: Mapping[str, str | None], version: Version
-    ) -> Version | None:
+    ) -> ObjectState | None:
         """Change the metadata of what has that version; None: it has another one, or is gone."""
         answer = self._ask(
             "PATCH",
             name,
             (200, 404, 412),
-            query={**_guards(version), **_WRITTEN},
+            query={**_guards(version), "fields": FIELDS},
             body=json.dumps({"metadata": metadata}).encode(),
             content_type="application/json; charset=UTF-8",
         )
-        return ObjectState.from_resource(answer.json()).version if answer.status == 200 else None
+        return ObjectState.from_resource(answer.json()) if answer.status == 200 else None
 
     def delete(self, name: str, version: Version | None = None) -> bool:
         """Delete what has that version, or any; False: it has another one, or is gone."""

@@ -49,7 +49,8 @@ def remove(objects: GuardedObjects, request: Remove) -> Version | ObjectState | 
         elif state.decision is not None or (seen and max(seen) != state.version.revision):
             return state  # somebody has written to the lock since the remover saw it
         else:
-            version = objects.patch(where, _decision_patch(state, text), state.version)
+            decided = objects.patch(where, _decision_patch(state, text), state.version)
+            version = None if decided is None else decided.version
     _finish(objects, request.removal, version, recorded=request.recorded)
     return version
 

@@ -55,7 +55,7 @@ the release. The lock then stands for a dead holder until its auto-unlock.
 from __future__ import annotations
 
 import time
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import uuid4
 
 from lockclient.errors import ClusterMutexError
@@ -86,22 +86,11 @@ SETTLE_TIMEOUT_S: Final = 0.5
 leaves for it, so that a tombstone is left in time where the take is not answered."""
 
 
-class OwnObject(NamedTuple):
-    """A lock of this process: the version that its release names, and what it must leave."""
-
-    version: Version
-    tombstone_expires_at: float
-
-    @classmethod
-    def of(cls, state: ObjectState) -> OwnObject:
-        return cls(state.version, state.tombstone_expires_at)
-
-
 class GcsRequestExecutor:
     """Does the requests of all acquisitions on one bucket.
 
-    It remembers of each lock that it took what its release will name, so that a release is one
-    request; without that it looks.
+    It remembers each lock that it took: the version that its release names, and until when it must
+    leave a tombstone. So a release is one request; without that it looks.
 
     Args:
         client: of the bucket.
@@ -112,7 +101,7 @@ class GcsRequestExecutor:
         self._client = client
         self._expiry = expiry
         self._names = ObjectNames(client.location.root)
-        self._held: dict[str, OwnObject] = {}
+        self._held: dict[str, ObjectState] = {}
 
     def do(self, sending: requests.RequestState, deadline: Deadline) -> Outcome:
         """Do a request. Errors: see `HttpClient.ask`."""
@@ -132,9 +121,9 @@ class GcsRequestExecutor:
         name, uuid = self._names.lock(holder.name), holder.uuid or ""
         replaced: ObjectState | None = None
         for _ in range(MAX_ROUNDS):
-            version = self._upload_lock(objects, name, holder, replaced)
-            if version is not None:
-                return outcomes.Taken(version.token)
+            taken = self._upload_lock(objects, name, holder, replaced)
+            if taken is not None:
+                return outcomes.Taken(taken.version.token)
             replaced, state = None, objects.head(name)
             if state is None:
                 if objects.create_is_pending:  # from now on it is refused
@@ -157,7 +146,7 @@ class GcsRequestExecutor:
 
     def _upload_lock(
         self, objects: GuardedObjects, name: str, holder: Holder, replaced: ObjectState | None
-    ) -> Version | None:
+    ) -> ObjectState | None:
         if replaced is None and objects.create_is_pending:
             return None  # no second create
         metadata, body = lock_content(holder)
@@ -171,20 +160,19 @@ class GcsRequestExecutor:
             taken = objects.put(name, metadata, body, once=True)
         else:  # an upload that names what it replaces does nothing, late
             taken = objects.put(name, metadata, body, replaced.version)
-        if taken is None:
-            return None
-        self._note_taken(objects, holder.uuid or "", OwnObject(taken.version, expires_at))
-        return taken.version
+        if taken is not None:
+            self._note_taken(objects, holder.uuid or "", taken)
+        return taken
 
     def _found_taken(
         self, objects: GuardedObjects, uuid: str, state: ObjectState
     ) -> outcomes.Taken:
         # Unanswered tries of this very request have its stamps.
         earlier = objects.sending.late or not objects.sending.ambiguous
-        self._note_taken(objects, uuid, OwnObject.of(state))
+        self._note_taken(objects, uuid, state)
         return outcomes.Taken(state.version.token, by_earlier_send=earlier)
 
-    def _note_taken(self, objects: GuardedObjects, uuid: str, own: OwnObject) -> None:
+    def _note_taken(self, objects: GuardedObjects, uuid: str, own: ObjectState) -> None:
         """Note a lock that was taken: by the only create, or with what a late one meets."""
         sending = objects.sending
         sending.ambiguous = sending.late = False
@@ -233,8 +221,8 @@ class GcsRequestExecutor:
             same = (state.uuid, now.generation) == (previous.uuid, generation)
             if not same or seen not in (0, now.revision):
                 return outcomes.Refused(state.uuid, now.revision)
-            if (version := self._upload_lock(objects, name, holder, state)) is not None:
-                return outcomes.Taken(version.token)
+            if (taken := self._upload_lock(objects, name, holder, state)) is not None:
+                return outcomes.Taken(taken.version.token)
         return outcomes.Refused(None, 0)
 
     # ------------------------------------------------------------ having it
@@ -246,22 +234,21 @@ class GcsRequestExecutor:
             for part, wall in zip(STAMPS, request.stamps, strict=True)
             if wall is not None
         }
-        version = objects.patch(name, metadata, Version.from_revision(request.revision))
-        if version is not None:
-            self._pushed(request.uuid, version)
-            return outcomes.Done(version.revision)
+        state = objects.patch(name, metadata, Version.from_revision(request.revision))
+        if state is not None:
+            self._pushed(request.uuid, state)
+            return outcomes.Done(state.version.revision)
         state = objects.head(name)
         if state is None or state.uuid != request.uuid or state.decision is not None:
             return self._not_holder(objects, request.name, request.uuid, state)
-        self._pushed(request.uuid, state.version, state.tombstone_expires_at)
+        self._pushed(request.uuid, state)
         done = state.metadata.get(STAMPS[0]) == metadata[STAMPS[0]]  # by an earlier sending
         return (outcomes.Done if done else outcomes.Conflict)(state.version.revision)
 
-    def _pushed(self, uuid: str, version: Version, tombstone_expires_at: float = 0.0) -> None:
-        """Note a later version of a held lock, and what it must leave, if that is more."""
-        if (own := self._held.get(uuid)) is not None:
-            expires_at = max(own.tombstone_expires_at, tombstone_expires_at)
-            self._held[uuid] = OwnObject(max(own.version, version), expires_at)
+    def _pushed(self, uuid: str, state: ObjectState) -> None:
+        """Note a later version of a held lock."""
+        if (own := self._held.get(uuid)) is not None and own.version < state.version:
+            self._held[uuid] = state
 
     def unlock(self, request: requests.Unlock, objects: GuardedObjects) -> Outcome:
         uuid, own, sent = request.uuid, self._held.pop(request.uuid, None), False
@@ -272,12 +259,12 @@ class GcsRequestExecutor:
                     # Our own tombstone is nobody else's doing: step 2 above.
                     resent = sent and state is not None and state.tombstone_uuid == uuid
                     return self._not_holder(objects, request.name, uuid, state, resent=resent)
-                own = OwnObject.of(state)
+                own = state
             if self._delete_own(objects, request.name, uuid, own):
                 return outcomes.Done(own.version.revision)
             own, sent = None, True  # somebody has written to it, or it is not there any more
 
-    def _delete_own(self, objects: GuardedObjects, name: str, uuid: str, own: OwnObject) -> bool:
+    def _delete_own(self, objects: GuardedObjects, name: str, uuid: str, own: ObjectState) -> bool:
         """Delete a lock of ours, or leave a tombstone; False: it is not as it was known."""
         where = self._names.lock(name)
         if own.tombstone_expires_at > objects.client.now():
@@ -296,7 +283,7 @@ class GcsRequestExecutor:
             if state is not None and state.decision is not None:
                 removal_steps.complete(objects, name, state)
             elif state is not None and state.uuid == uuid:
-                if self._delete_own(objects, name, uuid, OwnObject.of(state)):
+                if self._delete_own(objects, name, uuid, state):
                     break
             elif state is not None and state.tombstone_uuid == uuid:
                 break  # it stands already, by our own release or by a removal
