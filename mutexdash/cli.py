@@ -25,7 +25,7 @@ log = logging.getLogger("mutexdash")
     cls=ServiceCommand,
     context_settings={"auto_envvar_prefix": "MUTEXDASH", "help_option_names": ["-h", "--help"]},
 )
-@service_options("127.0.0.1:8722")
+@service_options("MUTEXDASH", "127.0.0.1:8722")
 @access_options
 @click.option(
     "--prometheus-url", metavar="URL", default="", callback=read_link,

@@ -15,7 +15,6 @@ from lockclient.service.http_server import HttpServer
 from lockclient.service.lifecycle import EndSignal, serve
 from lockclient.service.logging_setup import configure_logging
 from lockclient.service.options import (
-    FlagNamedOption,
     Parsed,
     ServiceCommand,
     hosts_of,
@@ -48,7 +47,7 @@ def read_limit(text: str) -> int | None:
     cls=ServiceCommand,
     context_settings={"auto_envvar_prefix": "UNLOCKER", "help_option_names": ["-h", "--help"]},
 )
-@service_options("127.0.0.1:9722")
+@service_options("UNLOCKER", "127.0.0.1:9722")
 @click.option(
     "--allowed-host",
     metavar="NAME,…",
@@ -70,7 +69,7 @@ def read_limit(text: str) -> int | None:
     "urls",
     metavar="URL",
     multiple=True,
-    cls=FlagNamedOption,
+    envvar="UNLOCKER_NOTIFY",
     help="Whom to notify: an apprise URL, like json://host/hook, slack://… or mailto://…, "
     "optionally with a name of yours: ops=slack://…. Can be given several times; in "
     "UNLOCKER_NOTIFY, which no other user of this host can read, separate several by "

@@ -3,20 +3,43 @@
 from __future__ import annotations
 
 import os
-from difflib import get_close_matches
 from importlib import import_module
 
 import click
 
-from lockclient.cli.options import Session, debug_option, url_option
+from lockclient.cli.options import debug_option
+from lockclient.model.retention import RECORD_RETENTION
+from lockclient.service.options import url_option
+from lockclient.settings import Settings
 from lockclient.version import __version__
 
 SECTIONS = {
-    "Locks for scripts": ("run", "lock", "alive", "unlock"),
-    "Looking and acting": (*("ls", "show", "removed", "force-unlock", "vouch", "doctor"),),
-    "Setting up": ("up", "demo", "setup-auth", "completion"),
+    "Locks for scripts": {
+        "run": "Hold the lock NAME while COMMAND runs.",
+        "lock": "Take the lock NAME, print its uuid and leave it held.",
+        "alive": "Push the alert and the auto-unlock of the lock NAME forward.",
+        "unlock": "Release the lock NAME, if it is still this holder's.",
+    },
+    "Looking and acting": {
+        "ls": "List the locks that are held.",
+        "show": "Show all that is known of one lock, and the code that took it.",
+        "removed": f"List what was auto-unlocked and force-unlocked in {RECORD_RETENTION}.",
+        "force-unlock": "Take a lock from its holder, after showing who that is.",
+        "vouch": "Say that nobody holds a lock of a keyspace, so that its servers vote at once.",
+        "doctor": "Check everything that locks need, one line each, with what to do.",
+    },
+    "Setting up": {
+        "up": "Run etcd (or Valkey), an unlocker and the dashboard on this machine until Ctrl-C.",
+        "demo": "Watch locks being taken, held, alerted on, removed and shown.",
+        "setup-auth": "Print a script that gives etcd, or Valkey, the least rights for each "
+        "program.",
+        "completion": "Print what makes a shell complete commands and lock names.",
+    },
 }
-"""The commands as the help shows them; each section is a folder, and each command a file in it."""
+"""The commands as the help shows them; each section is a folder, and each command a file in it.
+
+The first sentences of their helps stand here, so that `--help` need not import them.
+"""
 _FOLDERS = {
     name: folder
     for folder, names in zip(("scripts", "operate", "setup"), SECTIONS.values(), strict=True)
@@ -52,24 +75,25 @@ class _Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
+            from difflib import get_close_matches
+
             near = get_close_matches(args[0], _FOLDERS, 3)
             if not near:
                 raise
             meant = " or ".join(f"`{name}`" for name in near)
             raise click.UsageError(f"{error.message} Did you mean {meant}?", ctx) from error
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, _FOLDERS))
-        for title, names in SECTIONS.items():
-            commands = {name: self.get_command(ctx, name) for name in names}
+        for title, helps in SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl(
-                    [
-                        (name.ljust(width), command.get_short_help_str(formatter.width))
-                        for name, command in commands.items()
-                        if command is not None
-                    ]
-                )
+                formatter.write_dl([(name.ljust(width), text) for name, text in helps.items()])
+
+
+def _hand_down(ctx: click.Context, _param: click.Parameter, settings: Settings | None) -> None:
+    """Make what stands before a command the default of its own `--url`."""
+    if settings is not None:
+        ctx.default_map = {name: {"settings": settings} for name in _FOLDERS}
 
 
 @click.group(
@@ -92,7 +116,7 @@ class _Commands(click.Group):
     """,
 )
 @click.version_option(__version__, prog_name="clustermutex")
-@url_option
+@url_option(expose_value=False, callback=_hand_down)
 @debug_option
 @click.pass_context
 def group(ctx: click.Context) -> None:
@@ -102,7 +126,7 @@ def group(ctx: click.Context) -> None:
         return
     if os.environ.get("NO_COLOR"):
         ctx.color = False
-    if ctx.ensure_object(Session).url is None:
+    if ctx.default_map is None:
         return
     command = group.get_command(ctx, ctx.invoked_subcommand or "")
     if command is None or all(param.name != "settings" for param in command.params):

@@ -57,16 +57,15 @@ def _run() -> None:
     logging.getLogger("lockclient").addHandler(logging.NullHandler())
     with needing_services("clustermutex"):
         from lockclient.cli.group import group
-        from lockclient.cli.options import Session
 
         if "_CLUSTERMUTEX_COMPLETE" in os.environ:
             import lockclient.cli.setup.completion  # noqa: F401 - it tells click of our shells
 
-        session = Session()
+        given: dict[str, bool] = {}
         try:
-            status: Any = group(prog_name="clustermutex", standalone_mode=False, obj=session)
+            status: Any = group(prog_name="clustermutex", standalone_mode=False, obj=given)
         except Exception as error:  # noqa: BLE001 - the one place where all are told
-            status = _told(error, debug=session.debug)
+            status = _told(error, debug="debug" in given)
     sys.exit(status if isinstance(status, int) else 0)
 
 

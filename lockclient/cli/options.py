@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from inspect import cleandoc
 from textwrap import fill
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from lockclient.cli.store_access import MAX_NAMES, opened_store
 from lockclient.errors import ClusterMutexError
@@ -18,13 +16,14 @@ from lockclient.model.clocks import MAX_DURATION_S, Deadline
 from lockclient.model.fields import Fact
 from lockclient.model.lock_name import check_name
 from lockclient.model.retention import RECORD_RETENTION
-from lockclient.overview.search import Search
-from lockclient.service.options import Command, Parsed, told_as, with_options
+from lockclient.service.options import Command, Parsed, settings_of, url_option, with_options
 from lockclient.settings import Settings
-from lockclient.stores.registry import LIKE
 from lockclient.text.durations import parse_duration, period
 from lockclient.text.escaping import plain
 from lockclient.text.log_format import PlainFormatter
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 COMPLETION_TIMEOUT_S = 1.0
 """For the store to answer a shell that completes a name."""
@@ -34,26 +33,12 @@ _HELP_WIDTH = 78
 """Characters of a line in the help."""
 
 
-@dataclass
-class Session:
-    """What all of one run of the command shares, as click's `ctx.obj`."""
-
-    debug: bool = False
-    url: str | None = None
-    """What stood before the command."""
-
-
 def _debug(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value:
-        ctx.ensure_object(Session).debug = True
+        ctx.ensure_object(dict)["debug"] = True
         handler = logging.StreamHandler()
         handler.setFormatter(PlainFormatter(logging.BASIC_FORMAT))
         logging.basicConfig(level=logging.DEBUG, handlers=[handler])
-
-
-def _settings(ctx: click.Context, _param: click.Parameter, value: str | None) -> Settings:
-    with told_as(click.UsageError):
-        return Settings.load(ctx.ensure_object(Session).url if value is None else value)
 
 
 debug_option = click.option(
@@ -64,27 +49,7 @@ debug_option = click.option(
     callback=_debug,
     help="Log to stderr what is done, and show an error's traceback.",
 )
-
-
-def _remember_url(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
-    if value is not None:
-        ctx.ensure_object(Session).url = value
-
-
-_URL_HELP = (
-    f"Where the locks are, {LIKE}. "
-    "[default: CLUSTERMUTEX_URL, the ETCDCTL_* variables, 127.0.0.1:2379]"
-)
-url_option = click.option(
-    "--url", metavar="URL", expose_value=False, callback=_remember_url, help=_URL_HELP
-)
-"""Before the command: what stands after it goes before."""
-
-
-store_options = with_options(
-    click.option("--url", "settings", metavar="URL", callback=_settings, help=_URL_HELP),
-    debug_option,
-)
+store_options = with_options(url_option(callback=settings_of), debug_option)
 """`--url`, which makes the parameter `settings`, and `--debug`."""
 
 
@@ -111,14 +76,6 @@ def _fact_list(facts: Sequence[Fact]) -> str:
         )
         for fact in facts
     )
-
-
-def parse_search(text: Sequence[str]) -> Search:
-    """Return the search for these words of a command line."""
-    search = Search.of(text)
-    with told_as(click.UsageError):
-        search.check()
-    return search
 
 
 json_option = click.option(
@@ -176,9 +133,10 @@ class LockName(Parsed[str]):
         self, ctx: click.Context, _param: click.Parameter, incomplete: str
     ) -> list[CompletionItem[str]]:
         """Return the names that begin so; none if the store does not answer quickly."""
+        from click.shell_completion import CompletionItem
+
         try:
-            settings = ctx.params.get("settings") or Settings.load(ctx.ensure_object(Session).url)
-            with opened_store(settings) as store:
+            with opened_store(ctx.params.get("settings") or Settings.load()) as store:
                 names = store.names(incomplete, MAX_NAMES, Deadline.after(COMPLETION_TIMEOUT_S))
         except (ClusterMutexError, ValueError):
             return []  # a shell in the middle of a line is no place for an error

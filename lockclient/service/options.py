@@ -5,21 +5,20 @@ Needs the `services` extra; the library does not import it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from lockclient.default_store import open_store
-from lockclient.service.request_filter import read_hosts
 from lockclient.settings import Settings
-from lockclient.stores.common.polling import POLL_INTERVAL_S
 from lockclient.stores.registry import LIKE
-from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.durations import parse_duration
 from lockclient.text.escaping import plain, without_secrets
+
+if TYPE_CHECKING:
+    from lockclient.stores.service_protocol import ServiceStore
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Value = TypeVar("Value")
@@ -87,9 +86,9 @@ class Parsed(click.ParamType[Value]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> Value:
-        """Return what was read."""
+        """Return what was read; a value that is no text was read before."""
         try:
-            return self._parse(str(value))
+            return self._parse(value) if isinstance(value, str) else value
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -109,16 +108,19 @@ def _read_pace(text: str) -> float:
     return seconds
 
 
-class FlagNamedOption(click.Option):
-    """Named by its flag in the environment, too (UNLOCKER_URL), not by the command's parameter."""
+def url_option(**attributes: Any) -> Callable[[Command], Command]:
+    """Return the option `--url`, which makes the parameter `settings`."""
+    return click.option(
+        "--url",
+        "settings",
+        type=Parsed("url", Settings.load),
+        help=f"Where the locks are, {LIKE}. "
+        "[default: CLUSTERMUTEX_URL, the ETCDCTL_* variables, 127.0.0.1:2379]",
+        **attributes,
+    )
 
-    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        """Return what the variable holds."""
-        flag = self.opts[0].removeprefix("--").upper()
-        return os.environ.get(f"{ctx.auto_envvar_prefix}_{flag}") or None
 
-
-def _settings_of(_ctx: object, _param: object, given: Settings | None) -> Settings:
+def settings_of(_ctx: object, _param: object, given: Settings | None) -> Settings:
     """Return what `--url` gave, or else what the environment says, as a usage error if it can't."""
     with told_as(click.UsageError):
         return given or Settings.load()
@@ -126,6 +128,8 @@ def _settings_of(_ctx: object, _param: object, given: Settings | None) -> Settin
 
 def hosts_of(text: str | None) -> frozenset[str]:
     """Return the names of `--allowed-host`, as a usage error if they are none."""
+    from lockclient.service.request_filter import read_hosts  # the command needs nothing of it
+
     with told_as(click.UsageError):
         return read_hosts(text)
 
@@ -157,18 +161,12 @@ def with_options(*options: Callable[[Command], Command]) -> Callable[[Command], 
     return decorate
 
 
-def service_options(default_listen: str) -> Callable[[Command], Command]:
+def service_options(program: str, default_listen: str) -> Callable[[Command], Command]:
     """Add what both services take to a command: `--url`, `--poll`, `--listen`, `--log-…`."""
+    from lockclient.stores.common.polling import POLL_INTERVAL_S  # the command needs nothing of it
+
     return with_options(
-        click.option(
-            "--url",
-            "settings",
-            cls=FlagNamedOption,
-            type=Parsed("url", Settings.load),
-            callback=_settings_of,
-            help=f"The store, {LIKE}. "
-            "[default: CLUSTERMUTEX_URL, the ETCDCTL_* variables, 127.0.0.1:2379]",
-        ),
+        url_option(callback=settings_of, envvar=f"{program}_URL"),
         click.option(
             "--poll",
             type=Parsed("duration", _read_pace),

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from lockclient.model.clocks import Deadline
 from lockclient.model.ticket import Ticket
-from lockclient.stores.diagnosis_protocol import Clock, Finding
 from lockclient.stores.protocol import AsyncMutexStore, Subscription
+
+if TYPE_CHECKING:
+    from lockclient.stores.diagnosis_protocol import Clock, Finding
 
 Kind = Literal["locks", "queue", "removed", "unlockers", "withdrawn", "code"]
 NAMES_TO_SORT = 1000

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 import click
 
 from lockclient.cli.operate import doctor_checks
+from lockclient.cli.operate.ls import listed_locks
 from lockclient.cli.options import Duration, json_option, store_options
 from lockclient.cli.output import print_json, wrapped
 from lockclient.cli.store_access import (
     ANSWER_TIMEOUT_S,
     READ_ALL_TIMEOUT_S,
     check_reachable,
-    listed_locks,
     opened_store,
 )
 from lockclient.errors import ClusterMutexError

@@ -6,8 +6,8 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from math import inf
 from typing import Any, Final, NamedTuple
@@ -22,24 +22,26 @@ from lockclient.cli.operate.tables import (
     tab_separated,
     terminal_console,
 )
-from lockclient.cli.options import json_option, parse_search, store_options, with_facts
+from lockclient.cli.options import json_option, store_options, with_facts
 from lockclient.cli.output import counted, cut_middle, cut_process, on_terminal, print_json, wrapped
 from lockclient.cli.store_access import (
     ANSWER_TIMEOUT_S,
+    READ_ALL_TIMEOUT_S,
     check_reachable,
-    followed_table,
-    listed_locks,
     opened_store,
-    read_table,
 )
 from lockclient.errors import StoreError, StoreUnavailable
-from lockclient.model.deadlocks import Deadlock
+from lockclient.model.clocks import Deadline
+from lockclient.model.deadlocks import Deadlock, by_lock
+from lockclient.model.ticket import Ticket
 from lockclient.overview import columns
 from lockclient.overview.columns import SORTS, Listed, in_order
 from lockclient.overview.lock_json import LOCK_FACTS, lock_facts
+from lockclient.overview.search import Search
 from lockclient.overview.table import Table
-from lockclient.overview.verdict import VERDICTS
+from lockclient.overview.verdict import VERDICTS, standing
 from lockclient.overview.waiters import WaitQueues
+from lockclient.service.options import told_as
 from lockclient.settings import Settings
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.escaping import plain
@@ -159,7 +161,9 @@ def ls(
     A lock has, null where it is not known or there is none:
     {lock_facts}
     """
-    search = parse_search(text)
+    search = Search.of(text)
+    with told_as(click.UsageError):
+        search.check()
 
     def choose(lock: Listed) -> bool:
         found_by = lock.standing.words
@@ -171,7 +175,9 @@ def ls(
 
 
 def _print_list(store: ServiceStore, choice: Choice, *, as_json: bool) -> None:
-    table = read_table(store)
+    check_reachable(store)
+    table = Table(store)
+    table.read(Deadline.after(READ_ALL_TIMEOUT_S))
     queues = WaitQueues(table, store)
     queues.poll(ANSWER_TIMEOUT_S)
     now = time.time()
@@ -182,6 +188,25 @@ def _print_list(store: ServiceStore, choice: Choice, *, as_json: bool) -> None:
     print_table(COLUMNS, cells(seen.locks, now), summary(table, seen.locks))
     for text, colour in seen.notes():
         click.secho(wrapped(text, 0), fg=colour, err=True)
+
+
+def listed_locks(
+    table: Table,
+    wall: float,
+    heads: Mapping[str, Ticket] | None = None,
+    deadlocks: Iterable[Deadlock] = (),
+) -> list[Listed]:
+    """Return the locks of a table as listed at a wall-clock time; the rest is of `WaitQueues`."""
+    waiters = table.waiters()
+    nobody = 0 if table.can.queue else None
+    firsts, circles = heads or {}, by_lock(deadlocks)
+    listed = []
+    for name, row in table.rows().items():
+        circle = circles[name].seen_from(name) if name in circles else ()
+        stands = standing(row.holder, wall, deadlock=bool(circle))
+        lock = Listed(row.holder, stands, waiters.get(name, nobody), firsts.get(name), circle)
+        listed.append(lock)
+    return listed
 
 
 def cells(locks: list[Listed], wall: float) -> list[list[object]]:
@@ -232,7 +257,7 @@ def _document(table: Table, seen: ListView, wall: float, *, connected: bool) -> 
 def _watch_list(store: ServiceStore, choice: Choice, *, as_json: bool) -> None:
     """Show the list until Ctrl-C."""
     check_reachable(store)  # who can't ask etcd at the start is told so, and does not wait
-    with suppress(KeyboardInterrupt), followed_table(store) as table:
+    with suppress(KeyboardInterrupt), _followed_table(store) as table:
         queues, looked_at = WaitQueues(table, store), -inf
 
         def look(wall: float) -> ListView:
@@ -247,6 +272,24 @@ def _watch_list(store: ServiceStore, choice: Choice, *, as_json: bool) -> None:
             _redraw(table, look)
         else:
             _print_changes(table, look, as_json=as_json)
+
+
+@contextmanager
+def _followed_table(store: ServiceStore) -> Iterator[Table]:
+    """Yield the table of all locks, read and followed.
+
+    A watch takes a moment to begin: until then nobody should be told that etcd is unreachable.
+    """
+    table = Table(store)
+    try:
+        table.start()
+        table.wait_ready()
+        deadline = Deadline.after(ANSWER_TIMEOUT_S)
+        while not table.connected() and not deadline.expired():
+            time.sleep(0.01)
+        yield table
+    finally:
+        table.stop()
 
 
 def _redraw(table: Table, look: ViewAt) -> None:

@@ -9,16 +9,21 @@ import click
 from lockclient.cli.operate.tables import Column, print_table
 from lockclient.cli.options import json_option, store_options, with_facts
 from lockclient.cli.output import counted, cut_middle, cut_process, on_terminal, print_json
-from lockclient.cli.store_access import opened_store, read_removals
+from lockclient.cli.store_access import READ_ALL_TIMEOUT_S, check_reachable, opened_store
+from lockclient.model.clocks import Deadline
 from lockclient.model.removal import REMOVAL_FACTS, Removal
 from lockclient.model.retention import RECORD_RETENTION
+from lockclient.overview.contents import NewestRemovals
 from lockclient.overview.lock_json import removal_facts
 from lockclient.overview.search import Search
 from lockclient.settings import Settings
+from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.durations import roughly
 from lockclient.text.escaping import shown_name
 from lockclient.text.timestamps import utc
 
+MAX_REMOVALS = 1_000_000
+"""Removal records that are read; unlockers keep far fewer."""
 COLUMNS = (
     Column("REMOVED", shrinkable=False),
     Column("NAME", min_width=16, cut=cut_middle, tells_apart=True, kept=True),
@@ -72,6 +77,22 @@ def removed(settings: Settings, text: tuple[str, ...], number: int, as_json: boo
         return
     rows = [_cells(removal, now) for removal in shown]
     print_table(COLUMNS, rows, _summary(len(shown), len(found), len(known)))
+
+
+def read_removals(store: ServiceStore) -> tuple[list[Removal], int]:
+    """Return all removal records, the newest first, and the revision that they were read at.
+
+    Raises:
+        StoreUnavailable, StoreError: the store does not answer this user.
+    """
+    check_reachable(store)
+    records, revision = NewestRemovals(MAX_REMOVALS, by_time=not store.can.watch), 0
+    for batch in store.load(("removed",), Deadline.after(READ_ALL_TIMEOUT_S)):
+        revision = batch.revision
+        for change in batch.changes:
+            if change.kind == "removed" and change.value is not None:
+                records.add(change)
+    return [removal for _, removal in reversed(records.oldest_first())], revision
 
 
 def _cells(removal: Removal, wall: float) -> list[object]:

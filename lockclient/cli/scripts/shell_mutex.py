@@ -12,7 +12,6 @@ from click.core import ParameterSource
 
 from lockclient.acquisition.holding import Holding
 from lockclient.cli.exit_status import SIGNALLED, status_of_error
-from lockclient.cli.options import Session
 from lockclient.cli.scripts.errors import Failure, errors_as_statuses, print_message
 from lockclient.cli.scripts.signals import Interrupted, Signals, die_by_signal
 from lockclient.cli.scripts.warning_log import printing_wait_reports
@@ -119,8 +118,9 @@ def environment_of(mutex: ShellMutex, ctx: click.Context) -> dict[str, str]:
         "CLUSTERMUTEX_UUID": mutex.uuid,
         "CLUSTERMUTEX_FENCING_TOKEN": mutex.token,
     }
-    here = ctx.get_parameter_source("settings") is ParameterSource.COMMANDLINE
-    if here or ctx.ensure_object(Session).url is not None:
+    # DEFAULT_MAP: it stood before the command.
+    told = ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP
+    if ctx.get_parameter_source("settings") in told:
         variables["CLUSTERMUTEX_URL"] = ctx.params["settings"].url()
     return variables
 

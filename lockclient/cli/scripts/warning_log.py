@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from logging.handlers import QueueHandler, QueueListener
-from queue import SimpleQueue
+from functools import partial
 
 from lockclient.acquisition import wait_report
 from lockclient.cli.scripts.errors import print_message
@@ -20,23 +18,22 @@ TERMINAL_TIMEOUT_S = 0.2
 """Seconds to wait for a terminal that takes nothing (Ctrl-S)."""
 
 
-class WarningLog(QueueHandler):
-    """What the library warns of (an outage, a loss), on stderr, a line each.
+class WarningLog(logging.Handler):
+    """Prints the library's warnings (an outage, a loss) on stderr, a line each.
 
-    By a thread of its own: where nobody reads stderr (a pager, a terminal after Ctrl-S), whoever
-    writes there waits, and the library's thread must go on pushing and noticing losses.
+    The library's log thread prints: where nobody reads stderr (a pager, a terminal after Ctrl-S) a
+    writer blocks, and the command's own thread must go on.
 
-    While we wait for the lock it is told only after `QUIET_PERIOD_S`: before, the error that
-    ends the wait says it all.
+    Until `start`, or for `QUIET_PERIOD_S`, warnings are kept: if the wait for the lock fails, its
+    error says it all.
     """
 
     QUIET_PERIOD_S = 10.0
 
     def __init__(self) -> None:
-        super().__init__(SimpleQueue())
-        self.setLevel(logging.WARNING)
-        self._listener: QueueListener | None = None
-        if logging.getLogger().handlers:
+        super().__init__(logging.WARNING)
+        self._kept: list[str] | None = []
+        if logging.root.handlers:
             return  # --debug shows all
         logger = logging.getLogger("lockclient")
         logger.handlers, logger.propagate = [self], False
@@ -45,51 +42,47 @@ class WarningLog(QueueHandler):
         timer.start()
 
     def start(self) -> None:
-        """Tell what was kept, and from now on everything at once."""
+        """Print the kept warnings, and from now on each at once."""
         with self.lock or nullcontext():
-            if self._listener is None:
-                self._listener = QueueListener(self.queue, StderrHandler())
-                self._listener.start()
-                atexit.register(self.end)
+            kept, self._kept = self._kept, None
+            for text in kept or ():
+                self.say(text)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a warning, or keep it; its handler's lock is held."""
+        if self._kept is None:
+            self.say(record.getMessage())
+        else:
+            self._kept.append(record.getMessage())
 
     def say(self, text: str) -> None:
-        """Tell the user something, after what was told before."""
-        self.enqueue(logging.makeLogRecord({"msg": text}))
+        """Print a line for the user, after all earlier ones; wait for nothing."""
+        log_queue.shared.put(partial(print_message, text))
 
     def end(self) -> None:
-        """Wait until all is told; no more after that."""
-        log_queue.flush(log_queue.AT_EXIT_S)
-        with self.lock or nullcontext():
-            listener, self._listener = self._listener, None
-        if listener is not None:
-            listener.stop()
+        """Wait until all is printed."""
+        log_queue.flush(-1)
 
 
-class StderrHandler(logging.Handler):
-    """Prints records for the user of a command, a line each."""
+class _ReportHandler(logging.Handler):
+    """Prints reports of a wait, except from a shell's background.
+
+    There a terminal may stop the job that writes (`stty tostop`), and its ticket goes.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print one."""
-        print_message(record.getMessage())
-
-
-class _ReportHandler(StderrHandler):
-    def emit(self, record: logging.LogRecord) -> None:
-        """Print one, except from a shell's background.
-
-        There a terminal may stop the job that writes (`stty tostop`), and its ticket goes.
-        """
+        """Print a report."""
         with suppress(OSError):  # no job control
             if os.isatty(STDERR) and os.tcgetpgrp(STDERR) != os.getpgrp():
                 return
-        super().emit(record)
+        print_message(record.getMessage())
 
 
 @contextmanager
 def printing_wait_reports() -> Iterator[None]:
     """Print what a waiting `acquire` logs."""
     reports = logging.getLogger(wait_report.__name__)
-    if logging.getLogger().handlers:  # --debug shows all
+    if logging.root.handlers:  # --debug shows all
         yield
         return
     handler, before = _ReportHandler(), (reports.level, reports.propagate)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline
@@ -16,7 +16,6 @@ from lockclient.model.retention import RECORD_RETENTION_S
 from lockclient.stores import requests
 from lockclient.stores.common.background import Background
 from lockclient.stores.common.lifecycle import CLEAN_UP_TIMEOUT_S
-from lockclient.stores.diagnosis_protocol import Clock, Finding
 from lockclient.stores.etcd.answers import outcome_of
 from lockclient.stores.etcd.errors import ErrorKind
 from lockclient.stores.etcd.keys import Keys
@@ -37,6 +36,9 @@ from lockclient.stores.outcomes import Outcome, ReadResult
 from lockclient.stores.protocol import TICKET_TTL_S, Capabilities, Guard, WatchEvent, WatchTarget
 from lockclient.stores.service_protocol import MAX_NOTE_BYTES, Batch, Change, Note
 from lockclient.threads.pool import WorkerPool
+
+if TYPE_CHECKING:
+    from lockclient.stores.diagnosis_protocol import Clock, Finding
 
 _LEASED = (requests.TakeOrQueue, requests.Withdraw, requests.Remove)
 """What may write something that is bound to a lease."""
