@@ -34,7 +34,7 @@ log = logging.getLogger("unlocker")
 
 
 def read_limit(text: str) -> int | None:
-    """Read a number from 1 on, or `off`. Not 0, which might mean either "none" or "any number"."""
+    """Return a number from 1 on, or None for `off`. 0 is refused: it could mean none or any."""
     limit = text.strip().lower()
     if limit == "off":
         return None
@@ -137,10 +137,10 @@ def main(
 
 
 def _notifier(urls: Sequence[str], settings: Settings) -> tuple[Notifier, bool]:
-    """Return who tells people, and whether all that are to be told can be.
+    """Return the notifier, and whether all URLs work.
 
-    Whatever the reason, locks are watched all the same: nobody would be in a crash loop. What a
-    library says of a URL is not repeated, as it may quote a password.
+    With bad URLs the service starts all the same: in a crash loop, nobody would watch the locks.
+    Texts of libraries about a URL are not repeated, as they may quote a password.
     """
     try:
         recipients, faults = recipients_of(urls)

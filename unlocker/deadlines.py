@@ -1,8 +1,8 @@
-"""Deadlines of all locks: the alert, then the removal. In memory: no I/O, no clock is read.
+"""The alert and removal times of all locks, in memory. No I/O, no clock is read.
 
-A push costs one verdict and, as it moves a lock's moments back, nothing more: a lock has one entry
-in a heap of moments, and one that comes up too early is put back at its moment then. A sweep looks
-at the entries that come up and not at all locks.
+A lock has one entry in a heap of moments. A heartbeat only gives the lock a new verdict with later
+moments. When the old entry comes up, it is put back with the new moment. So a heartbeat costs one
+verdict, and a sweep looks only at the entries that come up.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from lockclient.overview.rows import Row, Transition, went_back
 from unlocker.policy import Verdict, judge
 
 _MAX_STALE_ENTRIES = 1000
-"""Entries of locks that are gone, beyond as many as there are locks, before they are cleared."""
-
+"""Stale heap entries, beyond one for each lock, before they are cleared."""
 
 CARRIED_OVER_AFTER_S = 60.0
-"""Seconds after its `auto_unlock_at` from which on a lock counts as kept by a restart."""
+"""Seconds after its `auto_unlock_at` from which a lock counts as kept by a restart."""
 
 
 @dataclass(slots=True)
@@ -32,8 +31,8 @@ class JudgedLock:
     """One lock and the verdict about it.
 
     Attributes:
-        state: of `STATES`, that it has come to.
-        alerted: whether it went past its alert, which an undecided one does as well.
+        state: one of `STATES`.
+        alerted: whether it went past its alert; an undecided lock can, too.
     """
 
     row: Row
@@ -43,14 +42,14 @@ class JudgedLock:
 
     @property
     def next_moment(self) -> float:
-        """When something is to happen: the alert, or after it the removal."""
+        """The moment of the alert, or after the alert that of the removal."""
         if self.state == OVERDUE:
             return NEVER
         return self.verdict.due if self.alerted else self.alert_moment
 
     @property
     def alert_moment(self) -> float:
-        """The alert comes first, even for stamps that have it after the removal."""
+        """The moment of the alert; not after the removal, even if the stamps say so."""
         alert = self.verdict.alert
         return min(self.verdict.due, NEVER if alert is None else alert)
 
@@ -60,42 +59,42 @@ PAST_ALERT = (ALERT, UNDECIDED, OVERDUE)
 
 
 class PastAlert(NamedTuple):
-    """The locks past their alert that a scrape names, and in each state how many it does not."""
+    """The locks past their alert that a scrape lists; for each state, the number of the others."""
 
     listed: list[JudgedLock]
     unlisted: Mapping[str, int]
 
 
 class DueLocks(NamedTuple):
-    """What a step in time brought: locks that went past their alert, locks to be removed."""
+    """The locks that went past their alert, and those to remove."""
 
     alerts: list[JudgedLock]
     due: list[JudgedLock]
 
 
 class Deadlines:
-    """All locks by what is to happen with them; several threads may use it."""
+    """All locks, with what happens to each and when; several threads may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._check: ClockCheck | None = None
         self._items: dict[str, JudgedLock] = {}
-        self._undecided: set[str] = set()  # of which a clock check may tell more
-        self._by_clock: set[str] = set()  # of which each clock check decides anew when they are due
+        self._undecided: set[str] = set()  # the next clock check may decide about these
+        self._by_clock: set[str] = set()  # each clock check decides again when these are due
         self._alerted: set[str] = set()
-        # That are to be removed, and were not seen to be pushed; those of them that are kept; and
-        # their stamps, the first on top, so that a scrape does not walk a hundred thousand locks.
+        # Locks with a due time that were found, not seen to get a heartbeat; those of them that
+        # only a restart keeps; a heap of their stamps, so that a scrape need not walk all locks.
         self._found: set[str] = set()
         self._carried_over: set[str] = set()
         self._stamps: list[tuple[float, str]] = []
         self._needs_clock_check = False
-        # Locks that are not OK, so that nobody has to walk all locks to count or to list them.
+        # Only locks that are not OK: counting and listing them does not walk all locks.
         self._by_state: dict[str, set[str]] = {state: set() for state in STATES if state != OK}
         self._heap: list[tuple[float, str]] = []
         self._entries: dict[str, float] = {}
 
     def update(self, changes: Iterable[Transition]) -> None:
-        """Take in what the table brought."""
+        """Apply the table's changes."""
         with self._lock:
             for change in changes:
                 before = self._drop(change.name)
@@ -103,11 +102,11 @@ class Deadlines:
                     self._put(change.name, change.after, before)
             self._compact_heap()
             if len(self._stamps) > 2 * len(self._found) + _MAX_STALE_ENTRIES:
-                # Without doubles: what is judged again by each clock check comes again and again.
+                # Each clock check adds the same entries again: keep one of each.
                 self._stamps = sorted({entry for entry in self._stamps if entry[1] in self._found})
 
     def reconsider(self, check: ClockCheck) -> None:
-        """Decide again what could not be decided, after a clock check."""
+        """Judge again, after a clock check, the locks that depend on clocks."""
         with self._lock:
             self._check, self._needs_clock_check = check, False
             for name in tuple(self._undecided):
@@ -119,7 +118,7 @@ class Deadlines:
             self._compact_heap()
 
     def pop_due(self, now: float) -> DueLocks:
-        """Go on to the monotonic moment `now`."""
+        """Return the locks that came up by the monotonic time `now`; each is returned once."""
         progress = DueLocks([], [])
         with self._lock:
             while self._heap and self._heap[0][0] <= now:
@@ -130,7 +129,7 @@ class Deadlines:
         return progress
 
     def comes_due(self, now: float) -> bool:
-        """Tell whether anything is to happen with a lock by the monotonic moment `now`."""
+        """Return whether a lock has an alert or a removal by the monotonic time `now`."""
         with self._lock:
             while self._heap and self._heap[0][0] <= now:
                 moment, name = self._heap[0]
@@ -140,25 +139,26 @@ class Deadlines:
                 heapq.heappop(self._heap)
                 if known:
                     del self._entries[name]
-                    if item is not None:  # it was pushed
+                    if item is not None:  # it got a heartbeat
                         self._push(name, item)
         return False
 
     def is_current(self, item: JudgedLock) -> bool:
-        """Tell whether the lock still stands as it did when the item was handed out."""
+        """Return whether the lock is unchanged since `pop_due` returned this item."""
         return self._items.get(item.row.holder.name) is item
 
     def counts(self) -> dict[str, int]:
-        """Return how many locks there are in each of `STATES`."""
+        """Return the number of locks in each of `STATES`."""
         with self._lock:
             counts = {state: len(names) for state, names in self._by_state.items()}
             counts[OK] = len(self._items) - sum(counts.values())
         return {state: counts[state] for state in STATES}
 
     def carried_over(self, wall: float) -> int:
-        """Return how many locks only wait because counting began anew, with us or a restore.
+        """Return the number of locks that are still there only because counting began again.
 
-        Their `auto_unlock_at` passed `CARRIED_OVER_AFTER_S` before the wall-clock time `wall`.
+        It begins again with a start of this process and after a restore. Their `auto_unlock_at` was
+        `CARRIED_OVER_AFTER_S` before the wall-clock time `wall`.
         """
         with self._lock:
             while self._stamps and self._stamps[0][0] + CARRIED_OVER_AFTER_S < wall:
@@ -168,18 +168,18 @@ class Deadlines:
             return len(self._carried_over)
 
     def needs_clock_check(self) -> bool:
-        """Tell whether there is a lock that the next clock check may decide about."""
+        """Return whether the next clock check may decide about a lock."""
         return self._needs_clock_check
 
     def past_alert(self, limit: int, failing: Collection[str] = ()) -> PastAlert:
         """Return the locks past their alert, the most urgent first.
 
-        A due lock that can't be removed, one that is due, one that only a person can free, and the
-        rest, which goes by itself: in each the one that has been silent for longest.
+        The order: due locks whose removal fails; other due locks; locks that only a person can
+        free; the rest. Within each, the longest past its alert comes first.
 
         Args:
-            limit: how many to list; the others are counted.
-            failing: the names of locks that were tried to be removed in vain.
+            limit: number of locks to list; the others are counted.
+            failing: names of locks whose removal was tried and failed.
         """
 
         def urgency(item: JudgedLock) -> tuple[int, float]:
@@ -189,17 +189,17 @@ class Deadlines:
 
         with self._lock:
             alerted = [self._items[name] for name in self._alerted]
-        listed = heapq.nsmallest(limit, alerted, key=urgency)  # outside: they may be very many
+        listed = heapq.nsmallest(limit, alerted, key=urgency)  # without the lock: may be slow
         unlisted = dict.fromkeys(PAST_ALERT, 0) | Counter(lock.state for lock in alerted)
         for lock in listed:
             unlisted[lock.state] -= 1
         return PastAlert(listed, unlisted)
 
     def _judge_again(self, name: str, check: ClockCheck) -> None:
-        """Decide anew about a lock that a clock has a say in.
+        """Judge again a lock whose due time depends on clocks.
 
-        One that was handed out to be removed, and waits for its turn, may not be due any more: the
-        new item takes it back (`is_current`).
+        If it was returned by `pop_due` and waits for its removal, it may no longer be due. Then a
+        new item replaces it, so `is_current` becomes false and it is not removed.
         """
         item = self._items[name]
         verdict = judge(item.row, check)
@@ -273,7 +273,7 @@ class Deadlines:
             heapq.heappush(self._heap, (moment, name))
 
     def _compact_heap(self) -> None:
-        """Clear what is stale, if it is much."""
+        """Drop stale entries if there are many."""
         if len(self._heap) <= 2 * len(self._items) + _MAX_STALE_ENTRIES:
             return
         kept = {name: moment for name, moment in self._entries.items() if name in self._items}
@@ -290,9 +290,9 @@ def _state(holder: Holder) -> str:
 
 
 def _still_past_alert(before: JudgedLock, row: Row) -> bool:
-    """Tell whether a lock that was past its alert is past the same one still.
+    """Return whether a lock is still past the alert that people were notified of.
 
-    A restore may put it back to an earlier heartbeat: people know that it has been silent since.
+    A restore may put a lock back to an earlier heartbeat; that is no new alert.
     """
     known, holder = before.row.holder, row.holder
     same = known.alert_at == holder.alert_at or went_back(known, holder)

@@ -1,4 +1,4 @@
-"""Health of the unlocker: is it live, is it ready, does its store answer, how did its tasks go."""
+"""Health of the unlocker: liveness, readiness, reachability of the store, results of tasks."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from lockclient.model.clocks import Deadline, monotonic
 from lockclient.overview.freshness import Freshness
 from lockclient.overview.table import Table
 from lockclient.service.metrics import votes_gauge
+from lockclient.service.outage import Outage
 from lockclient.service.supervision import LIMIT
 from lockclient.stores.diagnosis_protocol import too_few
 from lockclient.stores.service_protocol import ServiceStore
@@ -27,18 +28,19 @@ log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_S = 2.0
 MAX_SWEEP_AGE_S = 15.0
-"""Seconds without a sweep after which the service is not ready: its budget, and some."""
+"""Seconds without a sweep after which the service is not ready; more than a sweep's budget."""
 _MAX_UNPROVEN_S = 30.0
-"""Seconds without a proof that the picture is new after which no gauge about locks is exported, and
-without an accepted heartbeat after which it is not ready; two polls more in a polled store."""
+"""Seconds without a proof that the table is current, after which no gauge about locks is exported;
+and without an accepted heartbeat, after which the service is not ready. A polled store gets two
+poll intervals more."""
 
 
 @dataclass(eq=False)
 class Health:
-    """What of this unlocker works, and whether its store answers.
+    """The state of this unlocker's parts and of its store.
 
     Attributes:
-        swept_at: when the last sweep ended that was not left out, on the monotonic clock.
+        swept_at: end of the last sweep that was not skipped, on the monotonic clock.
         announced_at: when the store accepted our last heartbeat, on the monotonic clock.
         out_of_space: whether the store refused our last heartbeat for lack of space.
     """
@@ -54,12 +56,12 @@ class Health:
     _refusal: str = ""
     _full_at: float = -math.inf
     _unreachable: bool = False
-    _refused: set[str] = field(default_factory=set)
+    _refusals: dict[str, Outage] = field(default_factory=dict)
 
     def is_live(self) -> str | None:
-        """Return what has ended or hangs, a sentence, so that only a new start helps; else None.
+        """Return a sentence if a part has ended or hangs and only a restart helps, else None.
 
-        A store that is unreachable is no such thing.
+        An unreachable store is no reason to restart.
         """
         if why := self.table.down():
             return why
@@ -72,7 +74,7 @@ class Health:
         return self.jobs.trouble(LIMIT)
 
     def is_ready(self) -> str | None:
-        """Return why this unlocker can't do its work now, a sentence; None if it can."""
+        """Return a sentence that says why this unlocker can't do its work now; None if it can."""
         if not self.table.ready():
             why = self.table.trouble or too_few(self.store.votes())
             return f"The locks could not be read yet. {why or f'Does {self._where} answer?'}"
@@ -145,18 +147,18 @@ class Health:
         )
 
     def is_reachable(self) -> bool:
-        """Tell whether the store answers, as far as known."""
+        """Return whether the store answered last time."""
         return self.table.connected() and not self._unreachable
 
     def is_current(self) -> bool:
-        """Tell whether what is known of locks may be acted on."""
+        """Return whether the table is current enough to alert on locks and remove them."""
         return self.is_reachable() and not self.freshness.stale() and self.table.is_proven()
 
     def has_fresh_view(self) -> bool:
-        """Tell whether the locks in memory are recent enough for gauges about them.
+        """Return whether the table is recent enough to export gauges about locks.
 
-        A store without space refuses the heartbeat that would prove it. The refusal is an answer,
-        and nothing but releases can happen to a lock in such a store: so it counts as a proof.
+        A store without space refuses the heartbeat that would prove it. That refusal counts as a
+        proof: the store answers, and in such a store locks can only be released.
         """
         fresh_at = max(self.freshness.verified_at(), self._full_at)
         return self.table.ready() and (
@@ -168,13 +170,15 @@ class Health:
 
     @contextmanager
     def task(self, task: str) -> Iterator[None]:
-        """Note how a task went, and go on."""
+        """Note the result of a task; a store's error does not leave the `with` block."""
         unreachable = out_of_space = False
+        ended = f"The store accepts the {task} again."
+        refusal = self._refusals.setdefault(task, Outage(log, ended, event="store-refuses"))
         try:
             yield
         except StoreUnavailable:
-            # The store itself logs the begin and the end of that, once each. One that answers for
-            # others is reachable: what it gave no answer to may have been too much for it.
+            # The store logs the begin and the end of its outages. A store that still answers a
+            # small request is reachable: this one was perhaps too large.
             unreachable = task == "heartbeat" or not self._answers()
         except ClusterMutexError as error:
             out_of_space = isinstance(error, StoreFull)
@@ -182,20 +186,13 @@ class Health:
                 self._refusal = str(error)
             if out_of_space and task == "heartbeat" and not self.freshness.stale():
                 self._full_at = monotonic()
-            if task not in self._refused:
-                log.warning(
-                    "The store refuses the %s; retrying: %s",
-                    task,
-                    error,
-                    extra={"event": "store-refuses"},
-                )
-            self._refused.add(task)
+            refusal.failed("The store refuses the %s; retrying: %s", task, error)
         else:
-            self._refused.discard(task)
+            refusal.succeeded()
             self.metrics.last_success.labels(task).set_to_current_time()
-        if unreachable or task == "heartbeat":  # a sweep that went well may have asked nothing
+        if unreachable or task == "heartbeat":  # a sweep may succeed without any request
             self._unreachable = unreachable
-        if task == "heartbeat" and not unreachable:  # the one task that always writes
+        if task == "heartbeat" and not unreachable:  # only this task always writes
             self.out_of_space = out_of_space
 
     @property
@@ -203,7 +200,7 @@ class Health:
         return ", ".join(self.store.endpoints())
 
     def _answers(self) -> bool:
-        """Ask the store for next to nothing, through its leader; tell whether it answers."""
+        """Return whether the store's leader answers a small request."""
         try:
             self.store.newest_announcement(Deadline.after(REQUEST_TIMEOUT_S))
         except ClusterMutexError:

@@ -17,14 +17,15 @@ def create_app(unlocker: Unlocker, hosts: Collection[str] = ()) -> Flask:
     """Return the WSGI application of one unlocker.
 
     Args:
-        hosts: names by which it is reached, see `Door`.
+        hosts: host names by which clients reach it, see `Door`.
     """
     app = Flask("unlocker", static_folder=None)
-    # With compression and the format negotiated, as Prometheus asks for it.
+    # This app negotiates compression and format with Prometheus.
     metrics = make_wsgi_app(unlocker.metrics.registry)
     app.wsgi_app = DispatcherMiddleware(app.wsgi_app, {METRICS: metrics})  # type: ignore[method-assign]  # as Flask has it
 
-    # Figures name locks, hosts and reasons; a probe comes by whatever host and is told a sentence.
+    # Metrics name locks and hosts, so the Host header is checked. Probes come with any host name
+    # and get only a sentence.
     app.wsgi_app = Door(app.wsgi_app, hosts, (ALIVE, READY))  # type: ignore[method-assign]
 
     @app.get("/")

@@ -1,4 +1,4 @@
-"""Observes what the table tells: counts it in metrics, logs it, and notifies people."""
+"""Observes the table's changes: counts them in metrics, logs them, and notifies people."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ log = logging.getLogger(__name__)
 
 _MAX_TEXT_CHARS = 500
 _FOUND_S = 900.0
-"""Seconds before the start in which a removal may not have been told."""
+"""Seconds before the start in which a removal may not have been notified."""
 
 
 @dataclass(frozen=True)
 class Observer:
-    """Counts, logs and tells what happens to locks.
+    """Counts and logs what happens to locks, and notifies people.
 
     Attributes:
-        table: what has happened; it calls `on_change` and `on_removal`, in its own thread.
-        rate_limit: counts what anyone auto-unlocks.
+        table: its thread calls `on_change` and `on_removal`.
+        rate_limit: counts the auto-unlocks of all unlockers.
     """
 
     table: Table
@@ -48,7 +48,7 @@ class Observer:
     notifier: Notifier
 
     def on_alert(self, item: JudgedLock) -> None:
-        """Count and tell that a lock went past its alert."""
+        """Count, log and notify that a lock went past its alert."""
         self.metrics.alerts.inc()
         holder = item.row.holder
         name, who = f"'{shown_name(holder.name)}'", _one_line(holder.describe())
@@ -70,10 +70,10 @@ class Observer:
         self.notifier.notify(event)
 
     def on_removal(self, removals: list[Removal], found: bool) -> None:
-        """Count what anyone removed since the start, and tell of it.
+        """Count the removals of all unlockers and people, and notify of them.
 
-        And of what was removed just before it, as its remover may have died then: who was told is
-        in the note.
+        Removals from shortly before our start (`found`) are notified, too, because their remover
+        may have died; the note knows which of them people were already notified of.
         """
         since = time.time() - _FOUND_S
         for removal in removals:
@@ -86,7 +86,7 @@ class Observer:
                 if found:
                     event.found, event.at = True, removal.removed_at or 0
                 self.notifier.notify(event)
-        if found:  # by the removers' clocks: there is no other way to tell when they were
+        if found:  # the removers' clocks are the only source for their times
             since = time.time() - WINDOW_S
             removals = [removal for removal in removals if (removal.removed_at or 0) > since]
         else:
@@ -97,7 +97,7 @@ class Observer:
         self.rate_limit.count((holder.name, holder.uuid) for holder in automatic)
 
     def on_change(self, changes: list[Transition]) -> None:
-        """Count how long locks were held that went, and look at those that came or were pushed."""
+        """Record how long ended locks were held; inspect new locks and those with a heartbeat."""
         now = Now.read()
         for change in changes:
             before, after = change.before, change.after
@@ -118,7 +118,7 @@ class Observer:
         if why := holder.undecided():
             if before is None or not before.holder.undecided():
                 _warn("undecided", holder, "will not be auto-unlocked", why)
-            return  # another hand's stamps tell nothing of the host's clock
+            return  # a person's stamps say nothing about the host's clock
         pushed = before is None or before.holder.alive_at != holder.alive_at
         if live and pushed and holder.alive_at is not None and holder.hostname is not None:
             seen_at = now.wall - (now.monotonic - after.seen_at)
@@ -131,7 +131,7 @@ def _warn(event: str, holder: Holder, what: str, why: str) -> None:
 
 
 def _seconds_held(row: Row, now: Now) -> float:
-    """Return for how many seconds a lock was held that has just ended."""
+    """Return the seconds for which a lock that has just ended was held."""
     holder = row.holder
     known = now.monotonic - row.seen_at
     if row.found:
@@ -142,5 +142,5 @@ def _seconds_held(row: Row, now: Now) -> float:
 
 
 def _one_line(text: str) -> str:
-    """Return a text from outside fit for a log: one line, steering nothing, not endless."""
+    """Return a text from outside as one short line without control characters."""
     return plain(text[:_MAX_TEXT_CHARS])

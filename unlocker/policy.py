@@ -1,28 +1,40 @@
 """When a lock is past its alert and when it may be removed. Pure: no I/O, no clock is read.
 
-Why no lock is removed early, and what is never removed: see `lockclient.model.silence`.
+`lockclient.model.silence` argues why no lock is removed early, and lists the locks that are never
+removed. This file adds the alert, and the bound on how late a removal can be.
 
-Why every lock that is due is removed. With P the time that the news of a push takes to us, S = 1 s
-between sweeps (4 s after the wall clock was put back, which the scheduler goes by), and R the time
-to remove what came due before it: a holder that falls silent is removed within D + P + S + R of its
-last push, and the thousandth of D. A lock that was found is removed within D + S + R, and the
-thousandth, of when it was first seen. Where the store is polled, P is until the next poll; and as
-nothing is done with a lock before a poll that began after its time has shown that it is silent, all
-of that takes a quarter of the poll's interval longer (`Table.known_until`). Nobody remembers
-what a former unlocker saw: who starts all unlockers anew more often than every D keeps such a lock
-for ever, which `Deadlines.carried_over` counts and an alert tells. While the store is away or we
-are stopped, nothing is removed; what came due meanwhile is within 2 S + R of the end of that,
-because one look is left out for the news to come first. After ten seconds of that all locks are
-found (`lockclient.overview.table`). More than `--max-removals` in a minute wait for their turn: see
-`rate_limit`.
+How late a removal is. Let
 
-An alert only calls people, so there a wall clock is believed if it agreed with the members' at a
-check made after the lock was seen, and of the two the one that is behind. A lock that was found is
-past its alert at its `alert_at`, if that is sooner than its `expected_runtime` counted as above; so
-is one that does not say `expected_runtime`, or is undecided, as soon as there is a clock to trust.
-Where there is none, because no member tells its time or ours differs, a lock of four plain keys is
-past its alert once it has been silent for the distance of its stamps, and it is `alert_at` by our
-clock as well: a clock that is ahead calls nobody by itself.
+    D   be the lock's `auto_unlock_after`
+    P   be the time until we learn of a heartbeat; in a polled store, the time to the next poll
+    S   be 1 s between two sweeps (4 s after the wall clock was put back, as the scheduler uses it)
+    R   be the time to remove the locks that came due earlier
+
+- A holder that falls silent loses its lock within D + D / 1000 + P + S + R of its last heartbeat.
+- A lock that we find, because we just started, goes within D + D / 1000 + S + R of that moment. No
+  unlocker knows what an earlier one saw. If all unlockers are restarted more often than every D,
+  the lock stays; `Deadlines.carried_over` counts such locks, and an alert reports them.
+- In a polled store, a lock is removed only after a poll that began after its due time. That adds a
+  quarter of the poll interval (`Table.known_until`).
+- While the store is unreachable, or this process is stopped, nothing is removed. Afterwards one
+  sweep is skipped so that heartbeats that are in flight arrive first. Locks that came due meanwhile
+  go within 2 S + R. After ten seconds without the store, all locks count as found again
+  (`lockclient.overview.table`).
+- Removals beyond `--max-removals` in a minute wait: see `rate_limit`.
+
+When a lock is past its alert. An alert only calls people, so it may use wall clocks. Our wall clock
+is trusted if it agreed with the clocks of the store's members in a check made after we saw the
+lock. Of the two clocks, the slower one counts.
+
+    lock                                        past its alert
+    its heartbeats were seen                    `expected_runtime` after the last one
+    found, clock trusted                        at `alert_at`, or `expected_runtime` after we found
+                                                it if that is sooner
+    found, clock not trusted                    `expected_runtime` after we found it
+    no `expected_runtime`, or undecided         at `alert_at`, once a clock can be trusted
+    four plain keys, clock not trusted          once it was silent for the distance of its stamps
+                                                and our own clock shows `alert_at`: a clock that is
+                                                ahead cannot cause an alert alone
 """
 
 from __future__ import annotations
@@ -35,12 +47,12 @@ from lockclient.overview.rows import Row
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """When to do what about a lock: moments on our monotonic clock.
+    """The moments of a lock's alert and removal, on our monotonic clock.
 
     Attributes:
-        alert: when it goes past its alert; `NEVER`, or None if that can't be decided yet.
-        due: when it may be removed; `NEVER`.
-        guessed: no clock could be trusted for the alert, so that the next check decides anew.
+        alert: when the lock goes past its alert; `NEVER`; None if that can't be decided yet.
+        due: when the lock may be removed, or `NEVER`.
+        guessed: no clock could be trusted for the alert, so the next clock check decides again.
     """
 
     alert: float | None
@@ -49,17 +61,17 @@ class Verdict:
 
 
 def judge(row: Row, check: ClockCheck | None) -> Verdict:
-    """Decide about one lock: `silence`, and the paragraph on alerts above.
+    """Return the verdict about one lock, by the rules at the top of this file.
 
     Args:
-        row: the lock as the table has it.
-        check: the latest clock check; None if there was none yet.
+        row: the lock in the table.
+        check: the latest clock check; None before the first one.
     """
     holder = row.holder
     if holder.broken() or holder.alert_at is None:
         return Verdict(NEVER, NEVER)
     if check is not None and check.now.monotonic < row.seen_at:
-        check = None  # our wall clock may have jumped between that check and this lock
+        check = None  # our wall clock may have jumped after that check
     decided = not holder.undecided()
     alert = _alert(row, holder.alert_at, check, decided=decided)
     due = due_at(holder, row.seen_at, check)
@@ -79,7 +91,7 @@ def _alert(row: Row, stamp: float, check: ClockCheck | None, *, decided: bool) -
         return after
     at = check.moment(stamp)
     if not decided:
-        return at  # whoever has moved a stamp meant it, or if it was the other, this one is right
-    # A write that was seen happen is a heartbeat, whatever it says.
+        return at  # a person moved a stamp: either this one on purpose, or the other one
+    # A write that we saw arrive is a heartbeat, whatever time it contains.
     at = at if row.found else max(at, row.seen_at)
     return at if after is None else min(at, after)

@@ -1,26 +1,30 @@
-"""The rate limit of removals: when very many locks are due at once, most likely their holders live
-and their network or their clocks do not.
+"""The rate limit of removals.
 
-In any minute no more than `limit` auto-unlocks pass: the larger of `--max-removals` and a fifth of
-all locks (those removed within that minute included). What is due beyond that waits for its turn,
-so the limit passes by itself: that many pass each minute, and a lock whose holder comes back and
-pushes is not due any more. A person who knows better runs one more unlocker for a while, with
+If very many locks are due at once, most likely their holders are alive and their network or their
+clocks are broken. So in any minute at most `limit` auto-unlocks pass: the larger of
+`--max-removals` and a fifth of all locks, those removed in that minute included. The other due
+locks wait, and pass in the following minutes; a lock that gets a heartbeat meanwhile is no longer
+due. A person who knows that the holders are dead starts one more unlocker with
 `--max-removals off`, or removes single locks by `clustermutex force-unlock`, which is not counted.
 
-Why N unlockers do not remove N times the limit. Each counts every auto-unlock that the table of all
-locks tells, whoever did it, from when it is told: never earlier than it happened, so it stays in
-the count for its minute. And each waits after a removal of its own, at revision R, until the table
-has told it (`Remover` does that): all removals up to R are then in its count, as they are told in
-the order of revisions. Let the limit be reached at revision L. Another unlocker can be at most one
-removal behind: one that it began with a count from before L. The next it begins with a count that
-includes L, that is, not at all. So N unlockers remove at most limit + N - 1 a minute, each of those
-more than once only on paper: a transaction that finds the lock gone removes nothing.
-(Where a store is looked at, each looks after a removal of its own, and R is that look: it shows all
-that was removed before it began.)
+Why N unlockers do not remove N times the limit.
 
-What can add to that: one for each request whose answer was lost (counted when given up, by who
-sent it); and an etcd so full that records can't be written, when each unlocker knows only its own:
-N times the limit. One that starts counts the records of the last minute, by their removers' clocks.
+1. Each unlocker counts every auto-unlock that its table shows, also those of other unlockers, from
+   the time when the table shows it. That is never before it happened, so it is counted for at least
+   a minute.
+2. After each removal of its own, at revision R, an unlocker waits until its table shows it
+   (`Remover` waits). The table shows removals in the order of revisions, so all removals up to R
+   are then counted.
+3. Suppose that the limit is reached at revision L. Another unlocker may have begun one removal with
+   a count from before L. By step 2, it begins the next with a count that includes L: not at all.
+
+So N unlockers remove at most limit + N - 1 locks a minute. (A polled store shows everything up to
+the beginning of the poll; an unlocker polls after each removal, and R is that poll.)
+
+Beyond that: one removal for each request whose answer was lost, which its sender counts when it
+gives up. If etcd is so full that no records can be written, each unlocker knows only its own
+removals: N times the limit. An unlocker that starts counts the records of the last minute by the
+removers' clocks.
 """
 
 from __future__ import annotations
@@ -37,11 +41,11 @@ from lockclient.model.clocks import monotonic
 log = logging.getLogger(__name__)
 
 WINDOW_S = 60.0
-"""Seconds in which `--max-removals` pass. The limit disengages when for as long nothing was kept
-back, so that a scrape once a minute does not miss it, and it is told once and not ten times."""
+"""Seconds in which `--max-removals` pass. The limit disengages after this time without a lock that
+was held back, so that a scrape once a minute sees it and people are notified once."""
 
 SHARE_OF_LOCKS = 0.2
-"""The part of all locks that may be removed in a minute, if that is more."""
+"""Share of all locks that may be removed in a minute, if that is more."""
 
 Key = tuple[str, str | None]
 """A lock's name and its holder's uuid."""
@@ -49,7 +53,7 @@ Key = tuple[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class RateLimitState:
-    """The state now: `limit` is what passes in a minute, infinite if there is none."""
+    """The state now; `limit` is the number of removals in a minute, infinite without a limit."""
 
     engaged: bool
     withheld: int
@@ -57,11 +61,11 @@ class RateLimitState:
 
 
 class RateLimit:
-    """Counts removals, and tells when it is enough; several threads may use it.
+    """Counts removals; several threads may use it.
 
     Args:
         max_removals: removals in a minute that always pass; None: no limit.
-        clock: a monotonic one; None: `monotonic`.
+        clock: returns monotonic seconds; None: `monotonic`.
     """
 
     def __init__(self, max_removals: int | None, clock: Callable[[], float] | None = None) -> None:
@@ -75,11 +79,11 @@ class RateLimit:
 
     @property
     def unlimited(self) -> bool:
-        """Whether everything passes."""
+        """True if there is no limit."""
         return self._max_removals is None
 
     def count(self, removals: Iterable[Key]) -> None:
-        """Count removals that were made, or may have been, just now; each lock counts once."""
+        """Count removals that have just happened, or may have; each lock counts once."""
         with self._lock:
             now = self._clock()
             for key in removals:
@@ -88,13 +92,13 @@ class RateLimit:
             self._forget(now)
 
     def is_full(self, held: int) -> bool:
-        """Tell whether no more may be removed now; `held` is how many locks there are."""
+        """Return whether no more may be removed now; `held` is the number of locks."""
         with self._lock:
             self._forget(self._clock())
             return len(self._counted) >= self._limit(held)
 
     def withhold(self, number: int, held: int) -> None:
-        """Take note of how many locks that are due were kept back by the run that ends now."""
+        """Note the number of due locks that the run that ends now has held back."""
         now = self._clock()
         with self._lock:
             self._withheld = number
@@ -118,17 +122,17 @@ class RateLimit:
             )
         elif self._logged and not engaged:
             log.warning(
-                "The rate limit holds nothing back any more: for a minute no lock was kept back.",
+                "The rate limit is off again: for a minute no lock was held back.",
                 extra={"event": "brake-off"},
             )
         self._logged = engaged
 
     def engaged(self) -> bool:
-        """Tell whether locks that are due are kept back, or were within `WINDOW_S`."""
+        """Return whether due locks are held back, or were within `WINDOW_S`."""
         return self._clock() < self._engaged_until
 
     def state(self, held: int) -> RateLimitState:
-        """Return what the metrics show."""
+        """Return the state for the metrics."""
         with self._lock:
             self._forget(self._clock())
             return RateLimitState(self.engaged(), self._withheld, self._limit(held))

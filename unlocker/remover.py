@@ -1,4 +1,4 @@
-"""Removes the locks that are due, each by a transaction that any push defeats."""
+"""Removes the due locks, each by a transaction that fails if the lock got a heartbeat."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from unlocker.rate_limit import Key, RateLimit
 log = logging.getLogger(__name__)
 
 _REQUEST_TIMEOUT_S = 2.0
-"""Seconds for one lock: the sweep must go on, and SIGTERM ends the service within 5 s."""
+"""Seconds for one lock. The sweep must go on, and SIGTERM ends the service within 5 s."""
 
 _MAX_PARALLEL = 4
-"""Locks at a time where there is no rate limit: their two requests each mostly wait for a disk."""
+"""Locks removed in parallel without a rate limit; their requests mostly wait for a disk."""
 
 _RUN_BUDGET_S = 5.0
-"""Seconds after which a run leaves the rest to the next: meanwhile no alert is told."""
+"""Seconds after which a run leaves the rest to the next one, as no alert goes out meanwhile."""
 
 
 @dataclass(eq=False)
 class Remover:
-    """The locks that are due and not removed yet, and the removing. To be run by one thread.
+    """Removes due locks and keeps those that could not be removed yet. One thread calls `run`.
 
     Attributes:
-        store: where the locks are.
-        deadlines: knows whether a lock still is as it was when it was judged.
-        rate_limit: is to be told of all removals before `deadlines` is.
-        identity: who the records say did it.
-        metrics: where attempts are counted.
-        ending: when set, no further lock is begun.
+        store: has the locks.
+        deadlines: knows whether a lock is still as it was when it was judged.
+        rate_limit: counts all removals, each before `deadlines` drops the lock.
+        identity: this unlocker's name in the removal records.
+        metrics: counts the attempts.
+        ending: when set, no further removal begins.
     """
 
     store: ServiceStore
@@ -60,10 +60,10 @@ class Remover:
     _last_removed: JudgedLock | None = None
 
     def run(self, due: Iterable[JudgedLock]) -> None:
-        """Try to remove these locks, and those left over from earlier runs, once each.
+        """Try once to remove each of these locks and of those left from earlier runs.
 
         Raises:
-            StoreUnavailable: the store did not answer; the rest is left for the next run.
+            StoreUnavailable: the store did not answer; the next run does the rest.
         """
         todo, self._pending = deque((*self._pending, *due)), deque()
         budget = Deadline.after(_RUN_BUDGET_S)
@@ -85,13 +85,13 @@ class Remover:
         return {name for name, _ in self._refused.copy()}
 
     def _work(self, todo: deque[JudgedLock], budget: Deadline) -> bool:
-        """Remove these until none is left or the rate limit is reached; False: cut short."""
+        """Remove locks until none is left or the rate limit is reached; False: stopped earlier."""
         while todo:
             if budget.expired() or self.ending.is_set():
                 return False
             try:
                 item = todo.popleft()
-            except IndexError:  # the others have done the rest
+            except IndexError:  # other threads did the rest
                 break
             if self._is_settled(item):
                 self._refused.discard(_key(item))
@@ -106,11 +106,11 @@ class Remover:
         return True
 
     def _is_settled(self, item: JudgedLock) -> bool:
-        """Tell whether there is nothing left to do about a lock, not even to count it."""
+        """Return whether a lock needs neither a removal nor counting."""
         return not self.deadlines.is_current(item) and _key(item) not in self._ambiguous
 
     def _drop_settled(self) -> int:
-        """Forget what needs no removal any more; return how much is left."""
+        """Forget locks that no longer need a removal; return the number of the others."""
         self._pending = deque(item for item in self._pending if not self._is_settled(item))
         self._refused.intersection_update(map(_key, self._pending))
         return len(self._pending)
@@ -121,9 +121,8 @@ class Remover:
     def _wait_until_counted(self) -> bool:
         """Wait until the rate limit has counted all removals up to our last one.
 
-        See `rate_limit`, "Why N unlockers do not remove N times the limit".
-
-        The table tells of that in the same step in which it tells that the lock is gone.
+        That is step 2 in `rate_limit`. The table reports the removal in the same step in which it
+        reports that the lock is gone.
         """
         deadline = Deadline.after(_REQUEST_TIMEOUT_S)
         while self._last_removed is not None and self.deadlines.is_current(self._last_removed):
@@ -156,8 +155,8 @@ class Remover:
             return self._remove(item)
         except StoreUnavailable:
             raise
-        except Exception as error:  # whatever it is, the others are due as well
-            if _key(item) not in self._refused:  # once for a lock, not once a second
+        except Exception as error:  # the other locks are due as well
+            if _key(item) not in self._refused:  # log once for a lock, not once a second
                 holder = item.row.holder
                 log.warning(
                     "Lock '%s' is due and can't be removed; retrying: %s",
@@ -172,13 +171,13 @@ class Remover:
     def _remove(self, item: JudgedLock) -> str:
         row, deadline = item.row, Deadline.after(_REQUEST_TIMEOUT_S)
         name, uuid = row.holder.name, row.holder.uuid
-        # The table keeps no backtraces, and the record is to have one. This look decides nothing
-        # that the transaction does not decide again.
+        # The record needs the backtrace, which the table does not keep. The transaction compares
+        # again everything that this read shows.
         seen = self.store.ask(Read(name, uuid), deadline)
         assert isinstance(seen, ReadResult)
         if seen.holder is None or seen.holder.uuid != uuid:
             return self._result_if_gone(seen.removal)
-        # Not current: it is looked at only because an earlier request of ours was not answered.
+        # An item that is not current is here only because an earlier request had no answer.
         if not as_judged(seen.holder, row.holder) or not self.deadlines.is_current(item):
             return CHANGED
         silent = monotonic() - row.seen_at
@@ -191,7 +190,7 @@ class Remover:
         return CHANGED if outcome.holder == uuid else self._result_if_gone(outcome.removal)
 
     def _result_if_gone(self, removal: Removal | None) -> str:
-        """Tell how a lock went that is not there any more: by an earlier request of ours, maybe."""
+        """Return how a lock that is gone was removed; our own earlier request may have done it."""
         if removal is None or removal.removed_by != self.identity:
             return GONE
         self._log_removal(removal)

@@ -1,8 +1,8 @@
-"""Runs tasks every few seconds, by APScheduler, made proof against jumps of the wall clock.
+"""Runs tasks every few seconds by APScheduler, and survives jumps of the wall clock.
 
-APScheduler plans by the wall clock. Left alone, it catches up run by run on a clock put forward
-(for one put from 1970 to today: for ever), and stands still for an hour when one is put back by an
-hour. An unlocker that stands still removes nothing early, but nothing in time either.
+APScheduler plans by the wall clock. When the clock is put forward, it would run every missed run
+(from 1970 to today: without end). When the clock is put back by an hour, it would run nothing for
+an hour, and the unlocker would remove nothing in time.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from apscheduler.triggers.base import BaseTrigger
 from lockclient.service.supervision import Loop, Pulse, first_trouble
 
 _CLOCK_CHECK_INTERVAL_S = 1.0
-"""Seconds between two looks whether the wall clock was put back."""
+"""Seconds between two checks of whether the wall clock was put back."""
 
 
 class _Every(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types
-    """Fire a number of seconds after now, whatever was missed."""
+    """Fires a number of seconds from now; missed runs are skipped."""
 
     def __init__(self, seconds: float) -> None:
         self.interval = timedelta(seconds=seconds)
@@ -32,7 +32,7 @@ class _Every(BaseTrigger):  # type: ignore[misc]  # APScheduler has no types
 
 
 class Jobs:
-    """Tasks that run every so many seconds, each in one thread at a time."""
+    """Tasks that run every few seconds, each in one thread at a time."""
 
     def __init__(self) -> None:
         self._scheduler = BackgroundScheduler(
@@ -51,9 +51,9 @@ class Jobs:
         at_once: bool = True,
         vital: bool = True,
     ) -> None:
-        """Run a task every so many seconds, from the start on or first after that time.
+        """Run a task every `seconds`, first at the start (`at_once`) or after that time.
 
-        Without `vital` it may hang: the service does its work without it.
+        A task that is not `vital` may hang without making the service unhealthy.
         """
         now = datetime.now(timezone.utc)
         first = now if at_once else now + timedelta(seconds=seconds)
@@ -63,27 +63,29 @@ class Jobs:
         self._scheduler.add_job(partial(pulse.run, task), _Every(seconds), next_run_time=first)
 
     def trouble(self, limit: float) -> str | None:
-        """Say in a sentence which task is late by more than `limit` seconds, if one is.
+        """Return a sentence if a vital task is late by more than `limit` seconds, else None.
 
-        It hangs, or the scheduler has ended, whose threads are out of our hands.
+        Such a task hangs, or APScheduler's thread has ended.
         """
         return self._guard.trouble(limit) or first_trouble(self._pulses, limit)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads."""
         self._scheduler.start()
         self._guard.start()
 
     def stop(self) -> None:
-        """End, when the runs that are under way have."""
+        """Stop, after the current runs."""
         self._guard.stop()
         self._scheduler.shutdown(wait=True)
 
-    def _check_clock(self) -> None:  # may fail: APScheduler's own threads change what is seen here
+    def _check_clock(self) -> None:
+        # May raise, as APScheduler's threads change the jobs meanwhile; the next check follows.
         now, slack = datetime.now(timezone.utc), timedelta(seconds=_CLOCK_CHECK_INTERVAL_S)
         for job in self._scheduler.get_jobs():
-            # A run further away than its interval: the clock was put back since it was set.
+            # If the next run is further away than the interval, the clock was put back.
             if job.next_run_time - now > job.trigger.interval + slack:
                 job.modify(next_run_time=now)
-        # It may have planned its sleep between a jump back and one forward: no run shows it.
+        # The clock may have jumped back and forward again: no run shows that, but the scheduler
+        # may have computed a long sleep in between.
         self._scheduler.wakeup()

@@ -1,11 +1,11 @@
-"""Unclaimed locks: free though clients wait in the queue, and not taken by the queue's head.
+"""Unclaimed locks: free, with clients waiting, and not taken by the head of the queue.
 
-A hand-over takes milliseconds, and the ticket of a dead waiter goes with its lease, so this passes
-by itself. It does not when the head lives and does not act: a program that is blocked, or does not
-follow the protocol. Then all waiters behind it wait in vain, and there is no holder to alert on.
+A hand-over takes milliseconds, and a dead waiter's ticket goes with its lease. So a lock is
+unclaimed for long only if the head is alive and does not act: its program is blocked, or does not
+follow the protocol. Then all other waiters wait in vain, and there is no holder to alert on.
 
-Each sweep looks at all queues, and the table's changes tell of a lock that was taken and released
-between two looks. The lock's page in the dashboard shows the head.
+Each sweep scans all queues. A lock that was taken and released between two scans shows in the
+table's changes. The dashboard's page of the lock shows the head.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from lockclient.overview.table import Table
 from unlocker.metrics.series import series
 
 NORMAL_HANDOVER_S = 15.0
-"""Seconds for which a lock may well be free with a queue: the 10 s lease of a dead waiter's ticket,
-and what etcd takes to end it."""
+"""Seconds for which a lock with a queue may be free: the 10 s lease of a dead waiter's ticket, and
+the time that etcd takes to end the lease."""
 
 
 @dataclass(eq=False)
 class UnclaimedLocks:
-    """The free locks with waiters, and since when; several threads may use it.
+    """The free locks with waiters, with the time since; several threads may use it.
 
     Attributes:
         table: calls `update` with its changes, in its own thread.
     """
 
     table: Table
-    # Held through a scan, so that no change falls between what it reads and what it notes.
+    # A scan holds it throughout, so that no change falls between its reading and its noting.
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _free_since: dict[str, float] = field(default_factory=dict)
     _scanned_at: float = 0.0
 
     def update(self, changes: Iterable[Transition]) -> None:
-        """Take in the table's changes: a lock that was taken counts from its next release."""
+        """Apply the table's changes: a lock that was taken counts from its next release."""
         with self._lock:
             for change in changes:
                 if change.after is not None and change.after.held:
                     self._free_since.pop(change.name, None)
 
     def scan(self, now: float) -> None:
-        """Look at all queues at the monotonic time `now`; the table must be up to date."""
+        """Scan all queues at the monotonic time `now`; the table must be up to date."""
         with self._lock:
             before = self._free_since
             names = [name for name in self.table.waiters() if not self._is_held(name)]
@@ -62,7 +62,7 @@ class UnclaimedLocks:
         return row is not None and row.held
 
     def clear(self) -> None:
-        """Forget all: while the store is unreachable nobody can claim, and the table is old."""
+        """Forget all: without the store, no client can take a lock and the table is old."""
         with self._lock:
             self._free_since = {}
 

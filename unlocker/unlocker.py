@@ -1,4 +1,4 @@
-"""The unlocker service: follows all locks, and once a second alerts on and removes what is due."""
+"""The unlocker service: follows all locks, alerts on silent ones and removes overdue ones."""
 
 from __future__ import annotations
 
@@ -49,26 +49,26 @@ HEARTBEAT_INTERVAL_S = 3.0
 RESYNC_INTERVAL_S = 1200.0
 """Seconds between two runs of each task."""
 MAX_REMOVALS = 50
-"""Locks that may be removed in a minute if nobody says otherwise."""
+"""Default of `--max-removals`."""
 
 _CLOCK_CHECK_INTERVAL_S = 10.0
 """Seconds between two clock checks while no lock waits for one."""
 _CLOCK_TIMEOUT_S = 2.0
-"""Seconds for a member to tell the time: one that takes longer can't tell it well."""
+"""Seconds for a member to return its time: a slower answer is too inaccurate."""
 _UNCOMPARED_S = 15.0
-"""Seconds in which no member tells its time, though the store answers, before that is reported."""
+"""Seconds without a member's time, while the store answers, before that is reported."""
 _FOUR_KEYS = "Locks with four plain keys are alerted on later, and not auto-unlocked."
 _PROOF_S = 10.0
-"""Seconds without a heartbeat, of any unlocker, by the watch: see `Table`."""
+"""Seconds without an announcement of any unlocker on the watch: see `Table`."""
 _MIN_TTL_S = 10.0
-"""Seconds that a heartbeat lasts at least: two may be missed, also by who polls."""
+"""Least lifetime of an announcement, in seconds: two heartbeats may be missed."""
 _RIGHTS_TIMEOUT_S = 1.0
-"""Seconds to learn at the start whether we may read: the service is to begin all the same."""
+"""Seconds for the check of our rights at the start; after that the service starts anyway."""
 _MAX_REMOVALS = 1000
-"""The newest removals that are kept, and counted by the rate limit if found at the start."""
+"""Newest removals that the table keeps; at the start, the rate limit counts the recent ones."""
 _READ: tuple[Kind, ...] = ("unlockers", "locks", "queue")
 _MAX_SWEEP_GAP_S = 3 * SWEEP_INTERVAL_S
-"""Seconds without a sweep after which this process, or its machine, must have been stopped."""
+"""Seconds without a sweep after which this process or its machine counts as having been stopped."""
 
 
 class Unlocker:
@@ -78,9 +78,9 @@ class Unlocker:
         store: closed by `stop()`.
         max_removals: see `rate_limit`; None: no limit.
         keep_removals: see `record_cleanup`; None: no limit.
-        version: shown in the metrics and the heartbeat.
-        notifier: tells people; nobody is told without one.
-        notifications_off: there are people to tell, and not all of them can be told.
+        version: shown in the metrics and the announcement.
+        notifier: notifies people; None: nobody is notified.
+        notifications_off: some of the configured recipients can't be used.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Unlocker:
         notifier: Notifier | None = None,
         notifications_off: bool = False,
     ) -> None:
-        # The last part, because two containers on one host's network may both be its pid 1.
+        # The random part: two containers with one hostname may both have pid 1.
         self.identity = f"unlocker@{socket.gethostname()}:{os.getpid()}-{secrets.token_hex(2)}"
         self.metrics = metrics = Metrics(version)
         uncounted = store
@@ -121,8 +121,8 @@ class Unlocker:
         self._jobs = Jobs()
         self._health = Health(store, table, self._freshness, self._jobs, metrics)
         self.is_live, self.is_ready = self._health.is_live, self._health.is_ready
-        # Where a store is polled, nobody sees a heartbeat sooner than with the next poll, and each
-        # costs something. What is due is seen late there, so no time is lost then.
+        # In a polled store nobody sees a heartbeat before the next poll, and each one costs a
+        # write. Due locks show late there, so sweeps are more frequent to lose no more time.
         self._heartbeat_interval = max(HEARTBEAT_INTERVAL_S, store.poll)
         self._sweep_interval = SWEEP_INTERVAL_S / 4 if store.poll else SWEEP_INTERVAL_S
         self._ttl = max(_MIN_TTL_S, 3 * store.poll)
@@ -131,24 +131,24 @@ class Unlocker:
         self._compared_at = monotonic()
         self._clock_trouble = ""  # as it is announced
         self.clock_warning = ""
-        """Why this host's wall clock can't be relied on, a sentence; empty if it can."""
+        """A sentence that says why this host's wall clock can't be trusted; empty if it can."""
         self._was_current = False
-        self._swept_from = monotonic()  # when the last sweep began, one that was left out, too
+        self._swept_from = monotonic()  # begin of the last sweep, also of a skipped one
         self._polled_at = -inf
         metrics.add(self._gauges)
 
     def check_rights(self) -> None:
-        """See at the start whether the store lets us read: who may not is told at once.
+        """Check at the start whether the store lets us read.
 
         Raises:
-            StoreError: it does not. One that does not answer is waited for later, by `start`.
+            StoreError: it does not. A store that does not answer is no error: `start` waits for it.
         """
         with suppress(StoreUnavailable):
             for kind in _READ:
                 next(self._store.load((kind,), Deadline.after(_RIGHTS_TIMEOUT_S)), None)
 
     def start(self) -> None:
-        """Begin, in threads of its own."""
+        """Start the threads."""
         self._table.start()
         self._notifier.start(
             self.identity,
@@ -160,7 +160,7 @@ class Unlocker:
             count=lambda result, number: self.metrics.notifications.labels(result).inc(number),
         )
         every = self._jobs.every
-        # Of use to alerts alone; and names that nobody resolves may hold it up for minutes.
+        # Not vital: only alerts need it, and a slow name server can delay it for minutes.
         every(SWEEP_INTERVAL_S, self._check_clock, "clock check", vital=False)
         every(self._heartbeat_interval, self._send_heartbeat, "heartbeat")
         every(self._sweep_interval, self._sweep, "look for locks that are due")
@@ -169,21 +169,21 @@ class Unlocker:
         self._jobs.start()
 
     def stop(self) -> None:
-        """End what runs, withdraw the heartbeat if the store answers, close the store."""
+        """Stop the threads, withdraw the announcement if the store answers, close the store."""
         self._ending.set()
         self._jobs.stop()
-        self._notifier.stop()  # before the heartbeat goes: until then others leave it to us
+        self._notifier.stop()  # while our announcement still makes us the sender
         try:
             self._store.withdraw_announcement(self.identity, Deadline.after(1))
         except ClusterMutexError as error:
-            log.warning("The heartbeat could not be withdrawn and expires by itself: %s", error)
-        # The store first: a table that is reading from one that does not answer ends with it.
+            log.warning("The announcement could not be withdrawn and expires by itself: %s", error)
+        # Closing the store ends a read of the table that has no answer yet.
         self._table.stop(wait=False)
         self._store.close()
         self._table.stop()
 
     def supervise(self) -> str | None:
-        """Do what there is to do about a watch that is late; return as `is_live`."""
+        """Reopen a watch that is late; return the same as `is_live`."""
         self._freshness.escalate()
         return self.is_live()
 
@@ -195,8 +195,8 @@ class Unlocker:
             float(self._notifications_off),
         )
         yield from gauges.clock_gauges(self._clock_check)
-        # A replica that lost the store would export its last view for ever, and an alert rule
-        # can't tell it from the view of a replica that sees.
+        # A replica that lost the store must not export its old view: an alert rule could not
+        # distinguish it from a fresh one.
         if self._health.has_fresh_view():
             yield from self._gauges_of_locks()
 
@@ -220,7 +220,7 @@ class Unlocker:
         yield from gauges.rate_limit_gauges(self._rate_limit.state(held))
 
     def _on_change(self, changes: list[Transition]) -> None:
-        """Take in what the table brought; called in the table's thread."""
+        """Apply the table's changes; the table's thread calls this."""
         self._deadlines.update(changes)
         self._unclaimed.update(changes)
         self._observer.on_change(changes)
@@ -232,12 +232,12 @@ class Unlocker:
     def _sweep(self) -> None:
         with self.metrics.sweeps.time():
             was_current, self._was_current = self._was_current, self._health.is_current()
-            # Both by when this sweep began: the process may be stopped in the middle of one, too.
+            # From begin to begin, because the process may be stopped in the middle of a sweep.
             began = monotonic()
             gap, self._swept_from = began - self._swept_from, began
-            # What is known of locks is old news while the store is unreachable, and until the watch
-            # has caught up: there would be thousands of alerts on healthy locks. So it is on
-            # waking after a stop: what was pushed meanwhile is still on its way.
+            # While the store is unreachable, and until the watch has caught up, the table is old
+            # and would give thousands of alerts on healthy locks. So also after this process was
+            # stopped: heartbeats sent meanwhile are still in flight.
             if was_current and self._was_current and gap < _MAX_SWEEP_GAP_S:
                 self._unclaimed.scan(monotonic())
                 with self._health.task("sweep"):
@@ -245,23 +245,23 @@ class Unlocker:
                     try:
                         for item in progress.alerts:
                             self._observer.on_alert(item)
-                    finally:  # what is due is handed out once
+                    finally:  # `pop_due` returns each lock once
                         self._remover.run(progress.due)
                 self._health.swept_at = monotonic()
             elif monotonic() - self._health.swept_at >= _MAX_SWEEP_GAP_S:
-                # Not for a moment: a watch that starts again asks whether the store was restored,
-                # and what it brings then tells which locks were taken meanwhile.
+                # Only after some seconds: a watch that reconnects soon also brings the takes that
+                # happened meanwhile.
                 self._unclaimed.clear()
 
     def _known_until(self) -> float:
-        """Return until when what comes due may be handled: see `Table.known_until`.
+        """Return the time up to which due locks may be handled: see `Table.known_until`.
 
-        It waits for a poll that began after it; sooner than the next one, but four times as often
-        at most.
+        In a polled store, that is the begin of the last complete poll. If a lock is due, this asks
+        for a poll, at most four times in a poll interval.
         """
         now, table = monotonic(), self._table
-        # In this order, as the table writes the one before the other, and `followed` last, when
-        # what it read is counted.
+        # Read `known_until` before `revision`, as the table writes them in that order. `followed`
+        # is read last: it counts only what the table has applied.
         known_at, revision = table.known_until(), table.revision
         if table.can.watch:
             return known_at
@@ -272,7 +272,7 @@ class Unlocker:
         return self._polled_at
 
     def _send_heartbeat(self) -> None:
-        # With the time, so that `clustermutex doctor` can tell how this host's clock goes.
+        # `now` lets `clustermutex doctor` compare this host's clock.
         notified = self._notifier.announcement_fields()
         if self._clock_trouble:
             notified["clocks"] = self._clock_trouble
@@ -280,7 +280,7 @@ class Unlocker:
         with self._health.task("heartbeat"):
             deadline = Deadline.after(REQUEST_TIMEOUT_S)
             revision = self._store.announce(self.identity, value, self._ttl, deadline)
-            if revision:  # written and confirmed: so the watch is to bring it
+            if revision:  # written and confirmed, so the watch must show it
                 self._health.announced_at = monotonic()
                 self._freshness.expect(revision, self._health.announced_at)
 
@@ -296,7 +296,7 @@ class Unlocker:
         if check.offset is not None:
             self.metrics.last_success.labels("clock-check").set_to_current_time()
         if check.offset is not None or not self._health.is_current():
-            self._compared_at = monotonic()  # an outage of the store says nothing of its clocks
+            self._compared_at = monotonic()  # during an outage nothing is known of its clocks
         if check.trusted:
             self._clock_trouble = self.clock_warning = ""
         elif check.offset is not None:
@@ -322,7 +322,7 @@ class Unlocker:
 
 
 def _announcement(version: str, ttl: float) -> dict[str, object]:
-    """Return what stays the same in all heartbeats of a process."""
+    """Return the fields that are the same in all announcements of a process."""
     return {
         "hostname": socket.gethostname(),
         "pid": os.getpid(),

@@ -1,36 +1,35 @@
-"""When a silent lock may be removed: one rule, for every process that has watched it.
+"""When a silent lock may be removed: the one rule for all processes that watch it.
 
-Those are unlockers (`unlocker.policy` adds when people are alerted), and in a bucket with
-`expire=1` the waiters. Pure: no I/O, no clock is read.
+Unlockers use it (`unlocker.policy` adds the alert), and so do waiters in a bucket with `expire=1`.
+Pure: no I/O, no clock is read.
 
-Why no lock is removed early. Let D be `auto_unlock_after`, a constant of the acquisition to which
-the holder holds itself from before it sent a push. A lock is due at `seen_at + D` on our monotonic
-clock, and a thousandth of D later, because monotonic clocks do not run equally fast. No wall clock
-is in it: not the holder's, not ours, not the store's.
-- A write that was seen happen arrived after it was sent, so that moment comes after the holder's
-  own deadline. A lock that was found was written before `seen_at`, so it does all the more.
-- It counts from the last push that we know of. One that we do not know of, because it is on its
-  way or we were stopped, changes the revisions of the stamps, which the transaction that removes
-  compares: such a push always wins.
-- That holds for pushes that the store keeps. A restore from a backup loses some: a stamp may then
-  stand at a revision again that we saw long ago, before a push which is lost, and look unchanged.
-  So all locks are found anew from each moment at which a restore may lie behind us: see
-  `lockclient.overview.table`.
-Our monotonic clock goes on while we are stopped, and while the machine is suspended where it has
-such a clock: then locks look due on waking, and the revision tells.
+Why no lock is removed early. Let D be `auto_unlock_after`. D is constant during an acquisition. The
+holder counts D from before it sends a heartbeat, and stops by itself when D has passed. We learn of
+that heartbeat at `seen_at` and count D + D / 1000 from there on our monotonic clock; the thousandth
+covers the difference in speed of two monotonic clocks. No wall clock is used.
 
-What is never removed. A lock that does not say D, since nobody else knows it. A lock of a newer
-format than this version knows. A lock with broken data. A stamp that a person moved counts as a
-push: its mod revision changes.
+1. A heartbeat arrives after it was sent. So our count ends after the holder's. This holds also for
+   a lock that we found: its last heartbeat was written before `seen_at`.
+2. There may be a heartbeat that we do not know of, because it is in flight or this process was
+   stopped. Each heartbeat changes the revisions of the stamps, and the transaction that removes a
+   lock compares them. So such a heartbeat always defeats the removal.
+3. A restore from a backup loses heartbeats. A stamp may then have a revision that we saw earlier.
+   So after each moment at which a restore may have happened, all locks count as found again: see
+   `lockclient.overview.table`.
+4. Our monotonic clock also counts while this process is stopped or the machine is suspended. Locks
+   then look due at once; step 2 protects them.
 
-A lock without any `about` says D by the distance of its stamps, a constant of the acquisition
-(`Holder.first_distance`), so all of the above holds for it. While its stamps lie otherwise apart,
-or were not written together, it is undecided (`Holder.undecided`). Its holder counts less than from
-`alert_at` on, though, and whoever wrote `auto_unlock_at` meant that moment: so besides, it has to
-be past that by the slower of our clock and the members', at the latest check if that was made after
-its stamps were seen and the two agreed at it. Each check decides anew, so that one whose clocks
-stood in 1970 keeps no lock for ever, and while they disagree it is not due. A wall clock can only
-delay it: the counting is never left out.
+Never removed: a lock without D, a lock of a newer format, a lock with broken data. If a person
+changes a stamp, its revision changes: that counts as a heartbeat.
+
+A lock of four plain keys has no `about` that gives D. Its D is the distance between its two stamps,
+which is constant during the acquisition (`Holder.first_distance`); all of the above holds for it.
+While the stamps have another distance, or were not written together, the lock is undecided
+(`Holder.undecided`). The writer of `auto_unlock_at` meant that moment, so the lock is due only when
+this moment has passed, too. It has passed if the slower of our clock and the members' clock shows
+it, by a check that was made after we saw the stamps and in which the clocks agreed. Each new check
+decides again: clocks that once showed 1970 do not keep a lock for ever. While clocks disagree, the
+lock is not due. So a wall clock can delay a removal and never cause one.
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ from lockclient.model.removal import AUTO_UNLOCK, Removal
 from lockclient.text.durations import period
 
 AGREEMENT = 2.0
-"""Seconds by which our wall clock may differ from the members' and still be believed."""
+"""Seconds by which our wall clock may differ from the members' and still be trusted."""
 
 _JUMP = 0.5
-"""Seconds by which wall and monotonic clock may part during a check; more is a jump."""
+"""Seconds by which our wall and monotonic clocks may differ during a check; more is a jump."""
 
 _DRIFT = 0.001
-"""Seconds in a second by which two hosts' monotonic clocks may part: NTP speeds one up and slows
-the other down by 500 ppm at most."""
+"""Seconds per second by which two hosts' monotonic clocks may differ: NTP changes the speed of each
+by 500 ppm at most."""
 
 NEVER: Final = math.inf
 
@@ -93,7 +92,10 @@ class ClockCheck:
 def due_at(holder: Holder, seen_at: float, check: ClockCheck | None) -> float:
     """Return the moment, on our monotonic clock, from which a lock may be removed.
 
-    `seen_at` is when its stamps were known to be written.
+    Args:
+        holder: the lock.
+        seen_at: when we learned that its stamps were written.
+        check: the latest clock check; None before the first one.
     """
     if holder.broken() or holder.undecided():
         return NEVER
@@ -108,17 +110,17 @@ def due_at(holder: Holder, seen_at: float, check: ClockCheck | None) -> float:
 
 
 def counted(seen_at: float, after: float | None) -> float | None:
-    """Return when a duration is over that began with the last push: "Why no lock" above."""
+    """Return the end of a duration that began at `seen_at`, a thousandth later; None: no end."""
     return None if after is None else seen_at + after * (1 + _DRIFT)
 
 
 def as_judged(read: Holder, judged: Holder) -> bool:
-    """Tell whether a lock, read whole, is as a list showed it; the removal compares revisions."""
+    """Return whether a lock that was read whole is still as the table had it."""
     return (
         read.stamp_revisions == judged.stamp_revisions
         and not read.broken()
         and not read.undecided()
-        and read.by_distance == judged.by_distance  # a list showed no `about`
+        and read.by_distance == judged.by_distance  # the table may lack `about`
     )
 
 

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from lockclient.model.clocks import monotonic
+from lockclient.service.outage import Outage
 from lockclient.text.durations import duration, period
 
 log = logging.getLogger(__name__)
@@ -39,21 +40,19 @@ class Pulse:
         self.name = name
         self._interval = interval
         self._last = monotonic()
-        self._failing = False
+        self._outage = Outage(log, f"The {name} works again.")
 
     def beat(self) -> None:
         """Take note that it was done."""
         self._last = monotonic()
 
     def run(self, work: Callable[[], object]) -> None:
-        """Do it once, whatever it raises: that is told in the log once, as long as it goes on."""
+        """Do it once; an exception is logged and does not leave this call."""
         try:
             work()
-            self._failing = False
-        except Exception:
-            if not self._failing:
-                log.exception("The %s failed, and is tried again.", self.name)
-            self._failing = True
+            self._outage.succeeded()
+        except Exception as error:  # noqa: BLE001 - one run's bug does not end the next runs
+            self._outage.failed("The %s failed, and is tried again.", self.name, error=error)
         finally:  # that it hangs is what nobody would see
             self.beat()
 

@@ -1,4 +1,4 @@
-"""How far the clocks of client hosts are off, as their pushes show."""
+"""Clock skews of the client hosts, measured by their heartbeats."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from lockclient.text.escaping import label
 from unlocker.metrics.series import MAX_LISTED
 
 _MAX_SILENCE_S = 3600.0
-"""Seconds since its last push after which a host's skew is not shown any more."""
+"""Seconds since a host's last heartbeat after which its skew is no longer exported."""
 
 
 class ClockSkews:
-    """The seconds that client hosts' clocks are behind ours, for the hosts that pushed last."""
+    """Seconds by which client hosts' clocks are behind ours, for the hosts heard last."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_host: OrderedDict[str, tuple[float, float]] = OrderedDict()  # skew, and when
 
     def note(self, hostname: str, seconds: float) -> None:
-        """Remember a host's skew, and forget the host not heard of for longest if need be."""
+        """Store a host's skew; beyond `MAX_LISTED` hosts, the one heard longest ago goes."""
         host = label(hostname)
         with self._lock:
             self._by_host[host] = seconds, monotonic()
@@ -34,7 +34,7 @@ class ClockSkews:
                 self._by_host.popitem(last=False)
 
     def all(self) -> dict[str, float]:
-        """Return host to seconds, without hosts that were silent for long: their alerts end."""
+        """Return host to seconds, without silent hosts, so that their alerts end."""
         since = monotonic() - _MAX_SILENCE_S
         with self._lock:
             return {host: skew for host, (skew, at) in self._by_host.items() if at > since}

@@ -21,8 +21,8 @@ from lockclient.service.metrics import ComputedCollector, counter_by_label
 from unlocker.metrics.clock_skew import ClockSkews
 
 REMOVED, CHANGED, GONE, FAILED = "removed", "changed", "gone", "failed"
-"""How an attempt to auto-unlock ends: done; the holder, or someone, wrote to the lock first; it
-was unlocked or removed first; the store did not answer or refused, so that it is tried again."""
+"""Results of an attempt to auto-unlock: removed; changed (a heartbeat or another write came first);
+gone (unlocked or removed first); failed (the store did not answer or refused; it is retried)."""
 
 REMOVAL_KINDS = (AUTO_UNLOCK, FORCE_UNLOCK, "other")
 TASKS = ("sweep", "heartbeat", "clock-check", "resync")
@@ -31,7 +31,7 @@ _DURATIONS_S = (0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
 class Metrics:
-    """What the service counts, and serves with the gauges of its state.
+    """The counters and histograms; the registry also serves the gauges.
 
     Args:
         version: of this unlocker.
@@ -106,5 +106,5 @@ class Metrics:
         )
 
     def add(self, compute: Callable[[], Iterable[Metric]]) -> None:
-        """Serve gauges that `compute` returns at each scrape."""
+        """Serve the gauges that `compute` returns at each scrape."""
         self.registry.register(ComputedCollector(compute))

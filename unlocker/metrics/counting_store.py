@@ -15,13 +15,13 @@ from unlocker.metrics.counters import Metrics
 
 
 class CountingStore:
-    """A `ServiceStore` that hands everything on to another one."""
+    """A `ServiceStore` that counts and passes all calls to another one."""
 
     def __init__(self, store: ServiceStore, metrics: Metrics) -> None:
         self._store = store
         self._metrics = metrics
 
-    def __getattr__(self, name: str) -> Any:  # what sends no request of a task
+    def __getattr__(self, name: str) -> Any:  # calls that belong to no task
         return getattr(self._store, name)
 
     def ask(self, request: Request, deadline: Deadline) -> Outcome:

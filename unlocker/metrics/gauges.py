@@ -1,8 +1,8 @@
 """Gauges, computed from memory: a scrape never asks the store.
 
-Names with `clustermutex_unlocker_` are about this process; the others are about the cluster, so
-that every replica shows the same and a query takes `max by`, not `sum`. Times are timestamps, not
-ages: an age that is scraped once is wrong a second later.
+Names with `clustermutex_unlocker_` are about this process. The others are about the cluster: all
+replicas export the same, so a query takes `max by`, not `sum`. Times are timestamps, as an age is
+wrong a second after the scrape.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from unlocker.rate_limit import RateLimitState
 
 
 def lock_gauges(deadlines: Deadlines, table: Table, thin: int) -> Iterator[Metric]:
-    """Yield how many locks, waiters and unlockers there are; `thin`: locks on few servers."""
+    """Yield the numbers of locks, waiters and unlockers; `thin`: locks on few servers."""
     yield gauge_by_label(
         "clustermutex_locks",
         "Locks that are held: ok; alert (past alert_at); overdue (to be removed); undecided "
@@ -39,16 +39,16 @@ def lock_gauges(deadlines: Deadlines, table: Table, thin: int) -> Iterator[Metri
         "saw them.",
         deadlines.carried_over(time.time()),
     )
-    lines = list(table.waiters().values())
+    queues = list(table.waiters().values())
     yield GaugeMetricFamily(
         "clustermutex_waiters",
         "Clients that wait in a queue; 0 in a store without queues.",
-        sum(lines),
+        sum(queues),
     )
     yield GaugeMetricFamily(
         "clustermutex_longest_queue_waiters",
         "Clients waiting in the longest queue for one lock.",
-        max(lines, default=0),
+        max(queues, default=0),
     )
     yield GaugeMetricFamily(
         "clustermutex_unlockers", "Unlockers with a recent heartbeat.", len(table.unlockers())
@@ -61,29 +61,29 @@ def lock_gauges(deadlines: Deadlines, table: Table, thin: int) -> Iterator[Metri
     )
 
 
-def rate_limit_gauges(braking: RateLimitState) -> Iterator[Metric]:
-    """Yield what the rate limit keeps back."""
+def rate_limit_gauges(state: RateLimitState) -> Iterator[Metric]:
+    """Yield the state of the rate limit."""
     yield GaugeMetricFamily(
         "clustermutex_unlocker_rate_limit_engaged",
         "Whether due locks are held back because of --max-removals, or were within the last "
         "minute (1), or not (0).",
-        float(braking.engaged),
+        float(state.engaged),
     )
     yield GaugeMetricFamily(
         "clustermutex_unlocker_removals_withheld",
         "Due locks that are held back because of --max-removals.",
-        braking.withheld,
+        state.withheld,
     )
     yield GaugeMetricFamily(
         "clustermutex_unlocker_removals_limit",
         "Auto-unlocks that all unlockers together may make in a minute; infinite with "
         "--max-removals off.",
-        braking.limit,
+        state.limit,
     )
 
 
 def clock_gauges(check: ClockCheck | None) -> Iterator[Metric]:
-    """Yield what the last clock check told of our wall clock."""
+    """Yield the result of the last clock check."""
     yield GaugeMetricFamily(
         "clustermutex_unlocker_clock_trusted",
         "Whether our wall clock agrees with the store's members' (1) or not (0).",
@@ -99,9 +99,10 @@ def clock_gauges(check: ClockCheck | None) -> Iterator[Metric]:
 
 
 def past_alert_gauges(past_alert: PastAlert, failing: Collection[str]) -> Iterator[Metric]:
-    """Yield the series of locks past their alert, and how many have none.
+    """Yield the series of locks past their alert, and the number of those without one.
 
     Args:
+        past_alert: the locks.
         failing: names of locks whose removal failed and is retried.
     """
     alert, unlock, info, refused = families = _families()
@@ -116,7 +117,8 @@ def past_alert_gauges(past_alert: PastAlert, failing: Collection[str]) -> Iterat
         if holder.alert_at is not None:
             alert.add_metric(labels[:1], holder.alert_at)
         if holder.auto_unlock_at is not None and due != NEVER:
-            counted = round(now.wall + due - now.monotonic)  # whole, so that it stays the same
+            # Rounded, so that each scrape gives the same.
+            counted = round(now.wall + due - now.monotonic)
             at = counted if item.row.found else holder.auto_unlock_at
             unlock.add_metric(labels[:1], at)
     yield from families
@@ -131,7 +133,7 @@ def past_alert_gauges(past_alert: PastAlert, failing: Collection[str]) -> Iterat
 def held_too_long_gauges(table: Table) -> Iterator[Metric]:
     """Yield the locks that are held for longer than their own `max_hold`, by the holder's clock.
 
-    A holder that sends heartbeats from the background, or in an endless loop, is past no alert.
+    They need not be past their alert: an endless loop may send heartbeats.
     """
     now = time.time()
     holders = [row.holder for row in table.rows().values() if row.held]

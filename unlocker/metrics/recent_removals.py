@@ -1,7 +1,7 @@
-"""Recent removals: who lost a lock a moment ago, which an alert on an auto-unlock has to name.
+"""Recent auto-unlocks, with the holders that lost them, for the alert on auto-unlocks.
 
-A counter can't say it, and the lock's own series are gone by then. It is read from the removal
-records in the store, so that every replica shows the same and one that starts again loses nothing.
+A counter has no names, and the lock's own series has ended by then. The names come from the removal
+records in the store, so all replicas show the same, and a restart loses nothing.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from lockclient.model.removal import AUTO_UNLOCK, Removal
 from unlocker.metrics.series import HOLDER_LABELS, MAX_LISTED, holder_labels
 
 SHOWN_S: Final = 600.0
-"""Seconds that a removal is shown: longer than an alert looks back, so that none slips through."""
+"""Seconds for which a removal is shown: longer than the alert rule looks back."""
 COUNTED_S: Final = 300.0
-"""And counted where it is not shown: less, so that clocks of two hosts that differ a little do not
-make one count that has just ceased to be shown."""
+"""Seconds for which a removal that is not shown is counted. Less than `SHOWN_S`, so that a small
+difference of clocks does not count a removal that was shown until now."""
 MAX_COUNTED: Final = 10_000
 
 _Key = tuple[str, str | None]
 
 
 class RecentRemovals:
-    """The locks that were auto-unlocked lately; several threads may use it.
+    """The locks that were auto-unlocked recently; several threads may use it.
 
-    Who lost one stands in the removal's record, of which the newest are shown by name. All others
-    are counted: by when they were heard of, whatever the remover's clock says.
+    The newest are shown with the holder's name, from their records. The others are counted by the
+    time at which we learned of them, not by the remover's clock.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class RecentRemovals:
         self._heard_at: OrderedDict[_Key, float] = OrderedDict()
 
     def add(self, removals: Iterable[Removal], found: bool) -> None:
-        """Take note of these; `found`: they were on record before this process looked."""
+        """Add removals; `found`: their records are older than this process."""
         now, wall = monotonic(), time.time()
         with self._lock:
             for removal in removals:
@@ -51,10 +51,10 @@ class RecentRemovals:
                 self._heard_at.popitem(last=False)
 
     def gauges(self, newest: Iterable[Removal]) -> Iterator[Metric]:
-        """Yield a gauge for each of the newest removals that may be shown, and count the others.
+        """Yield a gauge for each of these removals, and the number of the others.
 
         Args:
-            newest: the newest first, not more than may be shown.
+            newest: the newest first; at most as many as may be shown.
         """
         family = GaugeMetricFamily(
             "clustermutex_lock_auto_unlocked_timestamp_seconds",

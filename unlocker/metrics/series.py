@@ -1,7 +1,7 @@
 """Series whose labels come from locks: at most `MAX_LISTED` of a kind, the rest as a count.
 
-Any client may write a lock's name, hostname or reason, and must not fill Prometheus by that. The
-locks beyond are counted, and the count alerts, too.
+Any client may choose a lock's name, hostname and reason, and must not fill Prometheus by that. The
+other locks are counted, and an alert rule uses the count, too.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _Item = TypeVar("_Item")
 
 
 def holder_labels(holder: Holder) -> tuple[str, ...]:
-    """Return the values of `HOLDER_LABELS`; the lock's name is as it is shown.
+    """Return the values of `HOLDER_LABELS`, the lock's name as it is shown.
 
-    Without the holder's `context`, which differs each time, so that each would be a new series.
+    The holder's `context` is not among them: it differs each time and would make new series.
     """
     texts = (holder.hostname, str(holder.pid or ""), holder.reason, holder.owner, holder.container)
     labels = (*texts, pairs(holder.labels or {}))
@@ -34,9 +34,9 @@ def holder_labels(holder: Holder) -> tuple[str, ...]:
 
 
 def unique(holders: Iterable[tuple[Holder, _Item]]) -> Iterator[tuple[tuple[str, ...], _Item]]:
-    """Yield labels and item of at most `MAX_LISTED`, one for each name as it is shown.
+    """Yield labels and item of at most `MAX_LISTED` holders, one for each shown name.
 
-    Two names may be shown alike, and two samples with one name would end a whole scrape.
+    Two names may look alike when shown, and two samples of one name would fail the whole scrape.
     """
     names = set[str]()
     for holder, item in holders:
@@ -49,12 +49,12 @@ def unique(holders: Iterable[tuple[Holder, _Item]]) -> Iterator[tuple[tuple[str,
 def series(
     name: str, since: str, found: Sequence[tuple[Holder, float]], holders: str = ""
 ) -> Iterator[Metric]:
-    """Yield since when locks are in some state, who holds them, and how many are not listed.
+    """Yield the timestamps and holders of locks in some state, and the number of unlisted locks.
 
     Args:
-        name: of the metrics, without `clustermutex_lock`.
+        name: the metrics' name, without `clustermutex_lock`.
         since: help text of the timestamps.
-        found: the locks to list first in front, each with its timestamp.
+        found: the locks, each with its timestamp; the first ones are listed.
         holders: help text of the holders' labels; without it only names are shown.
     """
     lock = f"clustermutex_lock_{name}"

@@ -214,7 +214,7 @@ class Notifier:
         """See `Peers.unnoted`."""
         due = monotonic() - GATHER_S
         with self._lock:
-            pending = self._pending if self._shared.failing else []
+            pending = self._pending if self._shared.outage.is_on else []
             return [event for event in pending if event.noticed <= due]
 
     def _notifiers(self) -> list[tuple[str, dict[str, object]]]:

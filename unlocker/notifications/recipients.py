@@ -1,8 +1,8 @@
-"""Whom people's messages go to: the URLs that the operator gave, by apprise.
+"""Recipients of notifications: the URLs that the operator gave, sent to by apprise.
 
-A URL holds a password as a rule: it is never logged, and neither is what apprise or the libraries
-below it say, as they quote it. It is called by the operator's name for it (`ops=slack://…`), or by
-its kind and place (`slack-1`): that name stands in the store.
+A URL usually holds a password. So it is never logged, nor is a text of apprise or of the libraries
+below it, which may quote it. A recipient's name is the operator's (`ops=slack://…`), or else its
+kind and place (`slack-1`); the store contains only names.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from io import BytesIO
 from typing import Any
 
 from lockclient.model.clocks import monotonic
+from lockclient.service.outage import Outage
 from lockclient.text.escaping import chat
 from unlocker.notifications.events import Message
 from unlocker.notifications.note import REFUSED, TOLD, UNANSWERED, is_url_name
@@ -25,71 +26,69 @@ log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 32.0
-"""Seconds for a URL to be connected, and to answer: one that does so within 30 is told once."""
+"""Seconds to connect and to answer: a recipient that answers within 30 s gets a message once."""
 MAX_ANSWER_TIMEOUT_S = 60.0
-"""Seconds: less than those after which another unlocker takes over."""
+"""Less than the seconds after which another unlocker takes over."""
 MAX_ANSWER_BYTES = 64 << 10
 MAX_URLS = 20
 _DROPPING_REDIRECTS = (301, 302, 303)
-"""Statuses to which a client sends a GET elsewhere; 307 and 308 have it send the same again."""
+"""After these a client sends a GET without the message; after 307 and 308 it sends it again."""
 _NOISY_LOGGERS = ("apprise", "urllib3", "requests", "requests_oauthlib", "oauthlib", "MARKDOWN")
 _named_url = re.compile(r"([^=:/]*)=(.*)", re.DOTALL).fullmatch
 
 
 class BadUrl(ValueError):
-    """A URL that can't be told to, or nothing to tell with; the text does not quote it."""
+    """A URL that can't be used; the text does not quote it."""
 
 
 _attempt = threading.local()
-"""`is_redirected`, of the attempt that this thread makes; absent in other threads."""
+"""`is_redirected` of this thread's attempt; absent in threads that make none."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Recipient:
     """A place to which notifications are sent.
 
     Attributes:
-        name: what it is called in the log and in the store.
-        send: sends a message, and returns whether it was accepted.
-        answer_timeout_s: seconds without an answer after which that gives up.
+        name: its name in the log and in the store.
+        send: sends a message and returns whether it was accepted.
+        answer_timeout_s: seconds without an answer after which `send` gives up.
     """
 
     name: str
     send: Callable[[Message], bool]
     answer_timeout_s: float = ANSWER_TIMEOUT_S
-    _works: bool = True
+
+    def __post_init__(self) -> None:
+        self._outage = Outage(
+            log, f"Notifications by {self.name} work again.", event="notify-failed"
+        )
 
     def deliver(self, message: Message) -> str:
-        """Send a message, which may last for any time; return the outcome.
+        """Send a message, which may take any time; return the outcome.
 
-        apprise says no more than that it failed. If that took as long as the timeout, the message
-        was most likely accepted and not answered.
+        apprise only reports that it failed. If that took as long as the timeout, the recipient most
+        likely accepted the message and did not answer.
         """
         started, _attempt.is_redirected, works = monotonic(), False, False
         try:
             works = self.send(message)
-        except Exception as error:  # noqa: BLE001 - a service's mistake is no more than a failure
+        except Exception as error:  # noqa: BLE001 - a bug in a plug-in is a failed attempt
             log.debug("An attempt failed by %s.", type(error).__name__)
         late = monotonic() - started >= 0.95 * self.answer_timeout_s
         why = "`apprise -vv -b test URL` says why."
         if _attempt.is_redirected:
             why = "They are redirected, and would be lost there. Has the URL moved?"
-        if works and not self._works:
-            log.warning("Notifications by %s work again.", self.name)
-        elif self._works and not works:
-            log.warning(
-                "Notifications by %s fail; retrying. %s",
-                self.name,
-                why,
-                extra={"event": "notify-failed"},
-            )
-        self._works = works
+        if works:
+            self._outage.succeeded()
+        else:
+            self._outage.failed("Notifications by %s fail; retrying. %s", self.name, why)
         return TOLD if works else UNANSWERED if late else REFUSED
 
 
 def recipients_of(urls: Sequence[str]) -> tuple[list[Recipient], list[str]]:
-    """Return whom these URLs mean, each as it is or behind `NAME=`, and what is wrong with the
-    others: that one is bad keeps nobody else from being told."""
+    """Return the recipients of these URLs (each `URL` or `NAME=URL`), and a sentence for each URL
+    that can't be used."""
     if not urls:
         return [], []
     try:
@@ -102,8 +101,8 @@ def recipients_of(urls: Sequence[str]) -> tuple[list[Recipient], list[str]]:
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     _restrict_requests()
     asset = apprise.AppriseAsset(app_id="ClusterMutex", async_mode=False, secure_logging=True)
-    # apprise from 2 on, as others ignore it: no limit and pool of its own, which a few URLs that
-    # hang would fill for all others, and for which the end of the process would wait.
+    # In apprise 2 this turns off its own time limit and thread pool. A few hanging URLs would fill
+    # the pool for all others, and the end of the process would wait for it.
     asset._service_timeout = 0.0
     found: dict[str, Recipient] = {}
     faults = []
@@ -121,11 +120,11 @@ def recipients_of(urls: Sequence[str]) -> tuple[list[Recipient], list[str]]:
 
 
 def _recipient_of(given: str, number: int, sender: Any, others: Collection[str]) -> Recipient:
-    """Return whom a URL means.
+    """Return the recipient of a URL.
 
     Raises:
-        BadUrl: apprise does not know it, or it is several; its name is none, or another one's;
-            there are too many.
+        BadUrl: apprise does not know the URL, or reads several; its name is bad or not unique;
+            there are too many URLs.
     """
     named = _named_url(given)
     name, url = named.groups() if named else ("", given)
@@ -137,12 +136,12 @@ def _recipient_of(given: str, number: int, sender: Any, others: Collection[str])
     if not is_url_name(name) or name in others:
         raise BadUrl("must have a unique name of at most 32 characters A-Za-z0-9._-: NAME=URL.")
     if len(others) >= MAX_URLS:
-        raise BadUrl(f"is one too many: at most {MAX_URLS} can be told.")
+        raise BadUrl(f"is one too many: at most {MAX_URLS} are possible.")
     plugin, *others_of_it = sender
-    if others_of_it:  # told by halves it would have to be told again, both of them
-        raise BadUrl("is several URLs: give each by itself, with a name of its own.")
+    if others_of_it:  # if one of them failed, both would get the message again
+        raise BadUrl("is several URLs: give each by itself, with its own name.")
     if plugin.overflow_mode == type(plugin).overflow_mode:
-        plugin.overflow_mode = "split"  # else a chat refuses what is too long for it, for ever
+        plugin.overflow_mode = "split"  # else a chat refuses a long message at each retry
     return Recipient(name, _sender(sender), _answer_timeout_s(plugin))
 
 
@@ -173,9 +172,10 @@ def _restrict_requests() -> None:
 
 
 def _answer_timeout_s(plugin: Any) -> float:
-    """Have it wait for an answer, unless its URL says for how long: apprise gives up after 4 s.
+    """Set a plug-in's timeouts and return that for the answer; apprise's own is 4 s.
 
-    To be connected takes less, so that who waited for so long was connected.
+    A timeout in the URL wins, up to `MAX_ANSWER_TIMEOUT_S`. The timeout to connect is shorter, so
+    an attempt that took the whole answer timeout was connected.
     """
     answer_s: float = getattr(plugin, "socket_read_timeout", None) or ANSWER_TIMEOUT_S
     if answer_s == getattr(type(plugin), "socket_read_timeout", None):
@@ -189,7 +189,7 @@ def _answer_timeout_s(plugin: Any) -> float:
 def _sender(sender: Any) -> Callable[[Message], bool]:
     def send(message: Message) -> bool:
         kind = "info" if message.good else "warning"
-        # As plain text: apprise escapes it where a service takes HTML, and not in every Markdown.
+        # As plain text: apprise escapes it for HTML, but not for every kind of Markdown.
         done = sender.notify(
             body=chat(message.body),
             title=chat(message.title),

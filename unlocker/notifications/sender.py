@@ -22,6 +22,7 @@ from typing import Protocol, TypeVar
 
 from lockclient.errors import ClusterMutexError, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now, monotonic
+from lockclient.service.outage import Outage
 from lockclient.stores.service_protocol import ServiceStore
 from unlocker.notifications.events import MAX_LINES, Event, Message, message_of
 from unlocker.notifications.note import (
@@ -59,8 +60,12 @@ class SharedNote:
         self._read_at = float("-inf")
         self.note = NotificationNote()
         """Nobody changes this object."""
-        self.failing = False
-        """The last change could not be written."""
+        self.outage = Outage(
+            log,
+            "Unlockers agree on sent notifications again: the note can be written.",
+            event="notify-note-failed",
+        )
+        """On while the last change could not be written."""
 
     def refresh(self, older_than: float) -> None:
         """Read the note if the last reading is so many seconds old; raises as `read_note`."""
@@ -87,18 +92,15 @@ class SharedNote:
                         raise StoreUnavailable("Other unlockers write the shared note.")
                 self._read_at, self.note = monotonic(), note
         except ClusterMutexError as error:
-            if not self.failing:
-                log.warning(
-                    "The note in which unlockers agree on sent notifications can't be "
-                    "written: until it can, each unlocker may send its own. %s (If it was "
-                    "refused: let `clustermutex setup-auth` of this version grant it.)",
-                    error,
-                    extra={"event": "notify-note-failed"},
-                )
-            self.failing = True
+            self.outage.failed(
+                "The note in which unlockers agree on sent notifications can't be written: until "
+                "it can, each unlocker may send its own. %s (If it was refused: let "
+                "`clustermutex setup-auth` of this version grant it.)",
+                error,
+            )
             raise
         if value != before:
-            self.failing = False
+            self.outage.succeeded()
         return result
 
     def _deadline(self) -> Deadline:

@@ -94,7 +94,8 @@ def test_a_loop_goes_on_whatever_is_raised_and_is_missed_when_it_hangs(
         runs.append(1)
         if len(runs) > 10:
             go_on.wait(60)
-        raise RuntimeError("a bug")
+        if len(runs) % 5:
+            raise RuntimeError("a bug")
 
     loop = Loop("work of a test", 0.01, work)
     assert loop.trouble(0) is None, "it was not started"
@@ -105,4 +106,8 @@ def test_a_loop_goes_on_whatever_is_raised_and_is_missed_when_it_hangs(
     finally:
         loop.stop()
         go_on.set()
-    assert caplog.text.count("The work of a test failed") == 1
+    begin = ("ERROR", "The work of a test failed, and is tried again.")
+    end = ("WARNING", "The work of a test works again.")
+    found = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert found[:4] == [begin, end, begin, end], "an outage is logged at begin and end"
+    assert "RuntimeError: a bug" in caplog.text

@@ -76,7 +76,7 @@ def test_it_lets_go_a_minute_after_it_kept_something_back(
     limit.withhold(0, 10)
     limit.withhold(0, 10)
     told = [record.getMessage() for record in caplog.records]
-    assert ["any more" in text for text in told] == [False, True]
+    assert ["off again" in text for text in told] == [False, True]
     limit.withhold(1, 10)
     assert caplog.text.count("The rate limit holds locks back") == 2
 
