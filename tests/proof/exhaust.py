@@ -26,9 +26,8 @@ from typing import Any
 
 from lockclient.acquisition.state_machine import Acquired, Busy, Step, UsedUp, Wait
 from lockclient.model.removal import AUTO_UNLOCK, Removal
-from lockclient.stores.etcd.answers import outcome_of
 from lockclient.stores.etcd.keys import Keys
-from lockclient.stores.etcd.requests import Transactions
+from lockclient.stores.etcd.requests import PLANS
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.outcomes import Conflict, NotHolder
 from lockclient.stores.protocol import WatchEvent
@@ -48,7 +47,6 @@ from tests.support.records import taker
 
 FOREIGN = "foreign"
 KEYS = Keys("/r")
-TRANSACTIONS = Transactions(KEYS)
 OF = KEYS.keys_of(NAME)
 Move = tuple[str, bool, Callable[["World"], None]]
 """What happens, whether it is a fault, and how."""
@@ -152,8 +150,9 @@ class World:
         """Let a request arrive, and look at what it has done."""
         before, line, stamps = self.uuid(), self.tickets(), self.stamps()
         alert = self.etcd.kept.get(OF.subkey("alert_at"))
-        answer = self.etcd.txn(TRANSACTIONS.of[type(request)](request, lease))
-        outcome = outcome_of(request, answer, resent=resent)
+        plan = PLANS[type(request)](KEYS, request)
+        plan.bind(lease)
+        outcome = plan.read(self.etcd.txn(plan.txn), resent)
         after = self.uuid()
         if before is not None and after != before:
             by_holder = who == before and isinstance(request, Unlock | Withdraw)

@@ -28,7 +28,7 @@ class LockKeys:
     """The keys of one lock. Ranges are (first key, end), the end not included."""
 
     lock: tuple[bytes, bytes]
-    line: tuple[bytes, bytes]
+    queue: tuple[bytes, bytes]
     uuid: bytes
     removed: bytes
     withdrawn: bytes
@@ -39,18 +39,18 @@ class LockKeys:
 
     def ticket(self, uuid: str) -> bytes:
         """Return the key of a waiter's ticket."""
-        return self.line[0] + encode(uuid).encode()
+        return self.queue[0] + encode(uuid).encode()
 
     def ticket_as_read(self, segment: str) -> bytes:
         """Return the key of a ticket, by what `segment_of` read from it."""
-        return self.line[0] + segment.encode(errors="surrogateescape")
+        return self.queue[0] + segment.encode(errors="surrogateescape")
 
     def removal(self, uuid: str) -> bytes:
         """Return the key of the record of a removal."""
         return self.removed + encode(uuid).encode()
 
-    def mark(self, uuid: str) -> bytes:
-        """Return the key that says that an acquisition was given up."""
+    def tombstone(self, uuid: str) -> bytes:
+        """Return the key that disarms a late take of an acquisition that was given up."""
         return self.withdrawn + encode(uuid).encode()
 
 
@@ -68,12 +68,11 @@ class Keys:
         self._lock_of = lru_cache(maxsize=4096)(self._name_of)
 
     def _keys_of(self, name: str) -> LockKeys:
-        segment = encode(name)
-        lock = _below(f"{self.root}/locks/{segment}/".encode())
-        line = _below(f"{self.root}/queue/{segment}/".encode())
-        removed = f"{self.root}/removed/{segment}/".encode()
-        withdrawn = f"{self.root}/withdrawn/{segment}/".encode()
-        return LockKeys(lock, line, lock[0] + b"uuid", removed, withdrawn)
+        lock, queue, removed, withdrawn = (
+            f"{self.root}/{kind}/{encode(name)}/".encode()
+            for kind in ("locks", "queue", "removed", "withdrawn")
+        )
+        return LockKeys(_below(lock), _below(queue), lock + b"uuid", removed, withdrawn)
 
     def kind(self, kind: Kind) -> tuple[bytes, bytes]:
         """Return the range of all keys of one kind."""

@@ -36,11 +36,8 @@ class Lease:
         self.id = 0
         self._lost = False  # and nobody has been told
         # On our clock and from before the request was sent: never later than etcd's own view.
-        self._until = -math.inf
-
-    def usable(self) -> bool:
-        """Tell whether `get` costs no request."""
-        return self._until - monotonic() >= self._reuse
+        self.usable_until = -math.inf
+        """Before this monotonic time `get` costs no request."""
 
     def get(self, deadline: Deadline) -> int:
         """Return the lease's id, of a new one if there is none with enough time left.
@@ -50,15 +47,15 @@ class Lease:
             StoreUnavailable: etcd did not answer by the deadline.
         """
         # Without a lock: behind it everyone would wait for the time limits of everyone else.
-        if not self.usable() and not (self._renewed and self._renew(deadline)):
+        if monotonic() > self.usable_until and not (self._renewed and self._renew(deadline)):
             sent_at = monotonic()
             grant = wire.LeaseGrant(ttl=math.ceil(self._ttl))
             answer = self._channels.call(GRANT, grant, deadline)
             with self._lock:
                 # Several may have asked at once. Then the first one stands, because tickets may be
                 # bound to it, and the others end by themselves.
-                if not self.usable():
-                    self.id, self._until = answer.id, sent_at + answer.ttl
+                if monotonic() > self.usable_until:
+                    self.id, self.usable_until = answer.id, sent_at + answer.ttl - self._reuse
         return self.id
 
     def keep(self, deadline: Deadline) -> bool:
@@ -78,19 +75,19 @@ class Lease:
         try:
             answer = self._channels.call(KEEP_ALIVE, wire.LeaseKeepAlive(id=number), deadline)
         except StoreUnavailable:
-            if monotonic() >= self._until:  # the next `get` asks for a new one
+            if monotonic() >= self.usable_until + self._reuse:  # the next `get` asks for a new one
                 self.forget(number)
             raise
         if answer.ttl <= 0:
             self.forget(number)
             return False
-        self._until = sent_at + answer.ttl
+        self.usable_until = sent_at + answer.ttl - self._reuse
         return True
 
     def forget(self, number: int) -> None:
         """Take note that etcd does not know this lease any more."""
         if self.id == number:
-            self.id, self._until = 0, -math.inf
+            self.id, self.usable_until = 0, -math.inf
             self._lost = True
 
     def revoke(self, deadline: Deadline) -> None:

@@ -15,7 +15,7 @@ from lockclient.model.ticket import Ticket
 from lockclient.stores.common.lifecycle import OpenedStore
 from lockclient.stores.etcd.errors import ErrorKind
 from lockclient.stores.etcd.keys import Keys, segment_of
-from lockclient.stores.etcd.requests import Transactions
+from lockclient.stores.etcd.requests import getting
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.channels import Channels
 from lockclient.stores.etcd.wire.failover import FIRST_TRY_S, WireError, as_store_error
@@ -48,7 +48,6 @@ class EtcdListing(OpenedStore):
 
     _channels: Channels
     _keyspace: Keys
-    _transactions: Transactions
 
     def _call(self, method: Method, request: Any, deadline: Deadline) -> Any:
         with as_store_error():
@@ -76,7 +75,7 @@ class EtcdListing(OpenedStore):
         return nsmallest(limit, found)
 
     def wait_queue(self, name: str, limit: int, deadline: Deadline) -> WaitQueue:
-        span = self._keyspace.keys_of(name).line
+        span = self._keyspace.keys_of(name).queue
         counting = wire.Range(key=span[0], range_end=span[1], count_only=True)
         waiting = int(self._call(RANGE, counting, deadline).count)
         # By the keys alone, page by page: to have etcd put them in order would mean that it reads
@@ -114,7 +113,7 @@ class EtcdListing(OpenedStore):
     ) -> Iterator[Ticket]:
         """Read these tickets, as far as they are there still; a few at a time, as pages are."""
         for start in range(0, len(places), SAFE_KEYS):
-            txn = self._transactions.get(key for _, key in places[start : start + SAFE_KEYS])
+            txn = getting(key for _, key in places[start : start + SAFE_KEYS])
             for answer in self._call(TXN, txn, deadline).responses:
                 for kv in answer.range.kvs:
                     value = kv.value if len(kv.value) <= MAX_VALUE_BYTES else b""

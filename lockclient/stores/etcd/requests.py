@@ -1,20 +1,26 @@
-"""Requests of a mutex as etcd transactions; no I/O. What the answers mean: `answers`.
+"""Requests of a mutex as etcd transactions, each with the reader of its answer; no I/O.
 
-The table is in `docs/protocol.md`.
+The table is in `docs/protocol.md`. Every transaction can be sent twice (answers get lost): it
+compares the uuid, and its else-branch reads enough to tell what an earlier sending did.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import unquote
 
 from lockclient.model.clocks import format_stamp
-from lockclient.model.holder import STAMPS, SUBKEYS, Holder
-from lockclient.stores import requests
-from lockclient.stores.common.dispatch import METHODS
-from lockclient.stores.etcd.keys import Keys, LockKeys
+from lockclient.model.holder import STAMPS, SUBKEYS, Found, Holder
+from lockclient.model.removal import Removal
+from lockclient.model.ticket import Ticket
+from lockclient.stores import outcomes, requests
+from lockclient.stores.etcd.keys import Keys, LockKeys, segment_of
 from lockclient.stores.etcd.wire import messages_pb2 as wire
+from lockclient.stores.outcomes import Outcome
 from lockclient.stores.service_protocol import Change
 
 if TYPE_CHECKING:
@@ -22,264 +28,409 @@ if TYPE_CHECKING:
 
     _Operations = RepeatedCompositeFieldContainer[wire.Operation]
 
-
-class _Prepared(NamedTuple):
-    """Of one lock: its keys, and its take and unlock but for what each acquisition fills in."""
-
-    keys: LockKeys
-    take: wire.Txn
-    unlock: wire.Txn
+CREATE, LESS, MOD = wire.Compare.CREATE, wire.Compare.LESS, wire.Compare.MOD
+VALUE, VERSION = wire.Compare.VALUE, wire.Compare.VERSION
+_Reader = Callable[[wire.TxnAnswer], wire.RangeAnswer]
+"""Finds what one range of a branch brought, in the answers of that branch."""
 
 
-class Transactions:
-    """The transactions of one keyspace."""
+class Plan(SimpleNamespace):  # made without a call of Python's, as two are in each cycle
+    """One request: the transaction to send, and the function that reads its answer.
 
-    def __init__(self, keyspace: Keys) -> None:
-        self._keys_of = keyspace.keys_of
-        self._code = keyspace.code
-        self._prepared = lru_cache(maxsize=1024)(self._prepare)
-        self.of: dict[type, Callable[[Any, int], wire.Txn]] = {
-            kind: getattr(self, name) for kind, name in METHODS.items()
-        }
-        """Returns, by the kind of a request, the transaction of a request and a lease.
+    Attributes:
+        read: returns the outcome of an answer, and of whether an earlier sending may have happened.
+        lease: which lease the transaction needs, if any.
+        bound: the puts that need it.
+    """
 
-        The lease is for the ticket or record that the transaction may put.
-        """
+    txn: wire.Txn
+    read: Callable[[wire.TxnAnswer, bool], Outcome]
+    lease: Literal["", "tickets", "tombstones", "records"] = ""
+    bound: Sequence[wire.Put] = ()
 
-    def forget(self, change: Change) -> wire.Txn:
-        """Return what deletes a record, mark or code, unless it was written again.
+    def bind(self, lease: int) -> None:
+        """Bind the puts that need a lease to this one."""
+        for put in self.bound:
+            put.lease = lease
 
-        Sent twice it deletes nothing more: the revision is gone.
-        """
-        txn = wire.Txn()
-        if change.kind == "code":
-            key = self._code(change.name)
-        else:
-            keys = self._keys_of(change.name)
-            key = {"removed": keys.removal, "withdrawn": keys.mark}[change.kind](change.part)
-        _written_at(txn, key, change.revision)
-        _delete(txn.success, key)
-        return txn
 
-    def write_at(self, key: bytes, value: bytes, revision: int) -> wire.Txn:
-        """Return what writes a key unless it was written after that revision; 0: it is not there.
+# ---------------------------------------------------------------- taking
 
-        Sent twice it changes nothing more, and says that it did nothing.
-        """
-        txn = wire.Txn()
-        _written_at(txn, key, revision)
-        put = txn.success.add().put
-        put.key, put.value = key, value
-        return txn
 
-    def get(self, keys: Iterable[bytes]) -> wire.Txn:
-        """Return what reads these keys, each an answer of its own."""
-        txn = wire.Txn()
-        for key in keys:
-            _get(txn.success, key)
-        _through_raft(txn)
-        return txn
+def _take(keyspace: Keys, request: requests.Take) -> Plan:
+    txn, keys, uuid = wire.Txn(), keyspace.keys_of(request.holder.name), request.holder.uuid or ""
+    prepared, holder = _prepared_take(keyspace, request.holder.name)
+    txn.CopyFrom(prepared)
+    txn.compare.add(target=VERSION, key=keys.tombstone(uuid), version=0)
+    _put_holder(txn.success, keys, request.holder)
+    return Plan(txn=txn, read=partial(_read_taken, uuid, holder))
 
-    # ------------------------------------------------------------ building
 
-    def _prepare(self, name: str) -> _Prepared:
-        """Return what is the same in each lock and unlock of one name."""
-        keys, take, unlock = self._keys_of(name), wire.Txn(), wire.Txn()
-        _free_and_no_line(take, keys, "")
-        _get(take.failure, keys.uuid)
-        # No put in either branch: an etcd that is out of space must still let go of locks.
-        _is(unlock, keys.uuid, "")
-        _delete(unlock.success, *keys.lock)
-        _who_and_why(unlock, keys, "")
-        return _Prepared(keys, take, unlock)
+@lru_cache(maxsize=1024)
+def _prepared_take(keyspace: Keys, name: str) -> tuple[wire.Txn, _Reader]:
+    """Return the part that all takes of a name have in common, and what reads the holder."""
+    txn, keys = wire.Txn(), keyspace.keys_of(name)
+    _require_free(txn, keys)
+    return txn, _get(txn.failure, keys.uuid)
 
-    def take(self, request: requests.Take, _lease: int) -> wire.Txn:
-        keys, prepared, _ = self._prepared(request.holder.name)
-        txn = wire.Txn()
-        txn.CopyFrom(prepared)
-        txn.compare[_MARK].key = keys.mark(request.holder.uuid or "")
-        _puts(txn, keys, request.holder)
-        return txn
 
-    def unlock(self, request: requests.Unlock, _lease: int) -> wire.Txn:
-        keys, _, prepared = self._prepared(request.name)
-        txn = wire.Txn()
-        txn.CopyFrom(prepared)
-        txn.compare[0].value = request.uuid.encode()
-        txn.failure[_WHY].range.key = keys.removal(request.uuid)
-        return txn
+def _take_or_queue(keyspace: Keys, request: requests.TakeOrQueue) -> Plan:
+    txn, keys, uuid = wire.Txn(), keyspace.keys_of(request.holder.name), request.ticket.uuid
+    _require_free(txn, keys)
+    txn.compare.add(target=VERSION, key=keys.tombstone(uuid), version=0)
+    _put_holder(txn.success, keys, request.holder)
+    # Why nested: if an earlier sending took the lock, this one must not queue behind itself.
+    free = txn.failure.add().txn
+    free.compare.add(target=VALUE, key=keys.uuid, value=uuid.encode())
+    earlier = _get(free.success, keys.uuid)
+    # And nested again: if it was given up or removed meanwhile, it must not queue at all.
+    queue = free.failure.add().txn
+    queue.compare.add(target=VERSION, key=keys.tombstone(uuid), version=0)
+    put = _put(queue.success, keys.ticket(uuid), request.ticket.value())
+    holder, ticket = _get(queue.success, keys.uuid), _get(queue.success, keys.ticket(uuid))
+    youngest = _get_youngest(queue.success, keys, limit=2)
 
-    def take_or_queue(self, request: requests.TakeOrQueue, lease: int) -> wire.Txn:
-        txn, keys = wire.Txn(), self._keys_of(request.holder.name)
-        ticket = keys.ticket(request.ticket.uuid)
-        _free_and_no_line(txn, keys, request.ticket.uuid)
-        _puts(txn, keys, request.holder)
-        # Why nested: if an earlier sending took the lock, this one must not queue behind itself.
-        queue = txn.failure.add().txn
-        _is(queue, keys.uuid, request.holder.uuid)
-        _get(queue.success, keys.uuid)
-        # And nested again: if it was given up or removed meanwhile, it must not queue at all.
-        queue = queue.failure.add().txn
-        _absent(queue, keys.mark(request.ticket.uuid))
-        _put(queue.success, ticket, request.ticket.value(), lease)
-        _get(queue.success, keys.uuid)
-        _get(queue.success, ticket)
-        _youngest(queue.success, keys, limit=2)
-        return txn
+    def read(answer: wire.TxnAnswer, _resent: bool) -> Outcome:
+        revision = answer.header.revision
+        if answer.succeeded:
+            return outcomes.Taken(revision)
+        answer = answer.responses[0].txn
+        if answer.succeeded:
+            return outcomes.Taken(earlier(answer).kvs[0].mod_revision, by_earlier_send=True)
+        answer = answer.responses[0].txn
+        if not answer.succeeded:
+            return outcomes.Refused(None, revision, uuid_spent=True)
+        own, last = ticket(answer).kvs[0], youngest(answer)
+        # Normally the two youngest tickets are the own one and its predecessor. After a second
+        # sending others may have come behind: then the predecessor has to be looked up.
+        is_last = last.kvs[0].key == own.key
+        ahead = segment_of(last.kvs[1].key) if is_last and len(last.kvs) > 1 else None
+        return outcomes.Queued(
+            own.create_revision,
+            ahead,
+            _value(holder(answer)),
+            revision,
+            ambiguous=not is_last,
+            waiters=last.count,  # etcd counts the whole range, whatever the request's limit
+        )
 
-    def get_position(self, request: requests.GetPosition, _lease: int) -> wire.Txn:
-        txn, keys = wire.Txn(), self._keys_of(request.name)
-        _get(txn.success, keys.ticket(request.uuid))
-        _get(txn.success, keys.uuid)
+    return Plan(txn=txn, read=read, lease="tickets", bound=[put])
+
+
+def _get_position(keyspace: Keys, request: requests.GetPosition) -> Plan:
+    txn, keys = wire.Txn(), keyspace.keys_of(request.name)
+    ticket, holder = _get(txn.success, keys.ticket(request.uuid)), _get(txn.success, keys.uuid)
+    if request.predecessor_deleted_at is not None:
+        ahead = _get(txn.success, keys.uuid, revision=request.predecessor_deleted_at)
+    elif request.predecessor is not None:
+        ahead = _get(txn.success, keys.ticket_as_read(request.predecessor))
+    else:
+        ahead = _get_youngest(txn.success, keys, limit=1, before=request.ticket_revision)
+    _send_through_raft(txn)
+
+    def read(answer: wire.TxnAnswer, _resent: bool) -> Outcome:
+        own, found = ticket(answer).kvs, ahead(answer).kvs
+        stands = bool(own) and own[0].create_revision == request.ticket_revision
+        predecessor, ambiguous = segment_of(found[0].key) if found else None, False
         if request.predecessor_deleted_at is not None:
-            _get(txn.success, keys.uuid, revision=request.predecessor_deleted_at)
-        elif request.predecessor is not None:
-            _get(txn.success, keys.ticket_as_read(request.predecessor))
-        else:
-            _youngest(txn.success, keys, limit=1, before=request.ticket_revision)
-        _through_raft(txn)
-        return txn
+            # The predecessor's ticket went and the uuid came in one transaction: it got the lock,
+            # so nobody else is ahead. Anything else: it died or gave up, and somebody may be.
+            got_it = bool(found) and found[0].mod_revision == request.predecessor_deleted_at
+            winner = _value(ahead(answer)) if got_it else None
+            predecessor, ambiguous = None, winner != unquote(request.predecessor or "")
+        elif request.predecessor is not None:  # it may be another one by that name, that came later
+            ambiguous = not found or found[0].create_revision > request.ticket_revision
+        revision = answer.header.revision
+        return outcomes.Position(stands, predecessor, _value(holder(answer)), revision, ambiguous)
 
-    def claim(self, request: requests.Claim, _lease: int) -> wire.Txn:
-        txn, keys = wire.Txn(), self._keys_of(request.holder.name)
-        ticket = keys.ticket(request.holder.uuid or "")
-        _absent(txn, keys.uuid)
-        txn.compare.add(
-            target=wire.Compare.CREATE, key=ticket, create_revision=request.ticket_revision
-        )
-        _puts(txn, keys, request.holder)
-        _delete(txn.success, ticket)
-        _get(txn.failure, keys.uuid)
-        _get(txn.failure, ticket)
-        return txn
-
-    def reclaim(self, request: requests.Reclaim, _lease: int) -> wire.Txn:
-        txn, keys = wire.Txn(), self._keys_of(request.holder.name)
-        # The very acquisition that was looked at: what `about` said of it was written with it.
-        _is(txn, keys.uuid, request.previous.uuid)
-        _written_at(txn, keys.uuid, request.previous.fencing_token)
-        _absent(txn, keys.mark(request.holder.uuid or ""))
-        _puts(txn, keys, request.holder)
-        _delete(txn.success, keys.ticket(request.holder.uuid or ""))
-        _get(txn.failure, keys.uuid)
-        return txn
-
-    def push(self, request: requests.Push, _lease: int) -> wire.Txn:
-        txn, keys = wire.Txn(), self._keys_of(request.name)
-        alert_at, unlock_at = map(keys.subkey, STAMPS)
-        _is(txn, keys.uuid, request.uuid)
-        # A member that was frozen may deliver it after later ones, and a person may have written a
-        # later time by hand: revisions tell who came after whom, times don't. A stamp that somebody
-        # deleted has revision 0, and is made good.
-        txn.compare.add(
-            result=wire.Compare.LESS,
-            target=wire.Compare.MOD,
-            key=alert_at,
-            mod_revision=request.revision + 1,
-        )
-        _put(txn.success, alert_at, format_stamp(request.stamps.alert_at))
-        if request.stamps.auto_unlock_at is not None:
-            _put(txn.success, unlock_at, format_stamp(request.stamps.auto_unlock_at))
-        _who_and_why(txn, keys, request.uuid)
-        _get(txn.failure, alert_at)
-        return txn
-
-    def withdraw(self, request: requests.Withdraw, lease: int) -> wire.Txn:
-        txn, keys = wire.Txn(), self._keys_of(request.name)
-        _is(txn, keys.uuid, request.uuid)
-        _delete(txn.success, *keys.lock)
-        for branch in (txn.success, txn.failure):
-            _delete(branch, keys.ticket(request.uuid))
-            if request.tombstone:
-                # A member that was frozen may pass on a take hours later, as soon as it runs
-                # again: no waiting is long enough, so from now on it finds this mark.
-                _put(branch, keys.mark(request.uuid), "", lease)
-        return txn
-
-    def read(self, request: requests.Read, _lease: int) -> wire.Txn:
-        txn, keys = wire.Txn(), self._keys_of(request.name)
-        # One by one, and not their range: whatever others have put there besides, it does not come.
-        for part in SUBKEYS:
-            _get(txn.success, keys.subkey(part))
-        if request.waiters:
-            _get(txn.success, *keys.line)
-        if request.uuid is not None:
-            _get(txn.success, keys.removal(request.uuid))
-        _through_raft(txn)
-        return txn
-
-    def remove(self, request: requests.Remove, lease: int) -> wire.Txn:
-        removal = request.removal
-        uuid = removal.holder.uuid or ""
-        txn, keys = wire.Txn(), self._keys_of(removal.holder.name)
-        if "uuid" in removal.holder.problems:  # what is there can't be read, but told apart
-            _written_at(txn, keys.uuid, removal.holder.fencing_token)
-        else:
-            _is(txn, keys.uuid, uuid)
-        for part, revision in zip(STAMPS, request.stamp_revisions or (), strict=False):
-            _written_at(txn, keys.subkey(part), revision)
-        _delete(txn.success, *keys.lock)
-        if request.recorded:
-            record, backtrace = removal.split_backtrace()
-            _put(txn.success, keys.removal(uuid), record.value(), lease)
-            if backtrace:
-                # Put again by each removal, it lives as long as the last record that speaks of it.
-                _put(txn.success, self._code(record.code), backtrace, lease)
-            # A take of it that was sent twice may arrive again: its uuid must not hold again.
-            _put(txn.success, keys.mark(uuid), "", lease)
-        _who_and_why(txn, keys, uuid)
-        return txn
+    return Plan(txn=txn, read=read)
 
 
-_MARK: Final = 1
-"""Which comparison of `_free_and_no_line` is that of the mark."""
-_WHY: Final = 1
-"""Which answer of `_who_and_why` is the removal."""
+def _claim(keyspace: Keys, request: requests.Claim) -> Plan:
+    txn, keys, uuid = wire.Txn(), keyspace.keys_of(request.holder.name), request.holder.uuid or ""
+    ticket = keys.ticket(uuid)
+    txn.compare.add(target=VERSION, key=keys.uuid, version=0)
+    txn.compare.add(target=CREATE, key=ticket, create_revision=request.ticket_revision)
+    _put_holder(txn.success, keys, request.holder)
+    _delete(txn.success, ticket)
+    holder, own = _get(txn.failure, keys.uuid), _get(txn.failure, ticket)
+
+    def read(answer: wire.TxnAnswer, resent: bool) -> Outcome:
+        outcome = _read_taken(uuid, holder, answer, resent)
+        if isinstance(outcome, outcomes.Taken):
+            return outcome
+        stands = any(kv.create_revision == request.ticket_revision for kv in own(answer).kvs)
+        return replace(outcome, ticket=stands)
+
+    return Plan(txn=txn, read=read)
+
+
+def _reclaim(keyspace: Keys, request: requests.Reclaim) -> Plan:
+    txn, keys, uuid = wire.Txn(), keyspace.keys_of(request.holder.name), request.holder.uuid or ""
+    # The very acquisition that was looked at: what `about` said of it was written with it.
+    txn.compare.add(target=VALUE, key=keys.uuid, value=(request.previous.uuid or "").encode())
+    txn.compare.add(target=MOD, key=keys.uuid, mod_revision=request.previous.fencing_token)
+    txn.compare.add(target=VERSION, key=keys.tombstone(uuid), version=0)
+    _put_holder(txn.success, keys, request.holder)
+    _delete(txn.success, keys.ticket(uuid))
+    return Plan(txn=txn, read=partial(_read_taken, uuid, _get(txn.failure, keys.uuid)))
+
+
+def _read_taken(
+    uuid: str, holder: _Reader, answer: wire.TxnAnswer, _resent: bool
+) -> outcomes.Taken | outcomes.Refused:
+    if answer.succeeded:
+        return outcomes.Taken(answer.header.revision)
+    found = holder(answer)
+    if _value(found) == uuid:
+        return outcomes.Taken(found.kvs[0].mod_revision, by_earlier_send=True)
+    return outcomes.Refused(_value(found), answer.header.revision)
+
+
+# ---------------------------------------------------------------- having
+
+
+def _push(keyspace: Keys, request: requests.Push) -> Plan:
+    txn, keys = wire.Txn(), keyspace.keys_of(request.name)
+    alert_at, unlock_at = map(keys.subkey, STAMPS)
+    stamp = format_stamp(request.stamps.alert_at)
+    txn.compare.add(target=VALUE, key=keys.uuid, value=request.uuid.encode())
+    # A member that was frozen may deliver it after later ones, and a person may have written a
+    # later time by hand: revisions tell who came after whom, times don't. A stamp that somebody
+    # deleted has revision 0, and is made good.
+    txn.compare.add(result=LESS, target=MOD, key=alert_at, mod_revision=request.revision + 1)
+    _put(txn.success, alert_at, stamp)
+    if request.stamps.auto_unlock_at is not None:
+        _put(txn.success, unlock_at, format_stamp(request.stamps.auto_unlock_at))
+    holder, removal = _get(txn.failure, keys.uuid), _get(txn.failure, keys.removal(request.uuid))
+    found = _get(txn.failure, alert_at)
+
+    def read(answer: wire.TxnAnswer, resent: bool) -> Outcome:
+        outcome = _read_done(request.name, request.uuid, holder, removal, answer, resent)
+        if isinstance(outcome, outcomes.Done) or outcome.holder != request.uuid:
+            return outcome
+        is_ours = _value(found(answer)) == stamp  # by an earlier sending
+        return (outcomes.Done if is_ours else outcomes.Conflict)(found(answer).kvs[0].mod_revision)
+
+    return Plan(txn=txn, read=read)
+
+
+def _unlock(keyspace: Keys, request: requests.Unlock) -> Plan:
+    txn, keys = wire.Txn(), keyspace.keys_of(request.name)
+    prepared, holder = _prepared_unlock(keyspace, request.name)
+    txn.CopyFrom(prepared)
+    txn.compare.add(target=VALUE, key=keys.uuid, value=request.uuid.encode())
+    removal = _get(txn.failure, keys.removal(request.uuid))
+    return Plan(txn=txn, read=partial(_read_done, request.name, request.uuid, holder, removal))
+
+
+@lru_cache(maxsize=1024)
+def _prepared_unlock(keyspace: Keys, name: str) -> tuple[wire.Txn, _Reader]:
+    """Return the part that all unlocks of a name have in common, and what reads the holder."""
+    # No put in either branch: an etcd that is out of space must still let go of locks.
+    txn, keys = wire.Txn(), keyspace.keys_of(name)
+    _delete(txn.success, *keys.lock)
+    return txn, _get(txn.failure, keys.uuid)
+
+
+def _read_done(
+    name: str, uuid: str, holder: _Reader, record: _Reader, answer: wire.TxnAnswer, resent: bool
+) -> outcomes.Done | outcomes.NotHolder:
+    if answer.succeeded:
+        return outcomes.Done(answer.header.revision)
+    removal = _removal(name, uuid, record(answer))
+    return outcomes.NotHolder(_value(holder(answer)), removal, resent)
+
+
+def _withdraw(keyspace: Keys, request: requests.Withdraw) -> Plan:
+    txn, keys = wire.Txn(), keyspace.keys_of(request.name)
+    txn.compare.add(target=VALUE, key=keys.uuid, value=request.uuid.encode())
+    _delete(txn.success, *keys.lock)
+    for branch in (txn.success, txn.failure):
+        _delete(branch, keys.ticket(request.uuid))
+
+    def read(answer: wire.TxnAnswer, _resent: bool) -> Outcome:
+        return outcomes.Done(answer.header.revision)
+
+    if not request.tombstone:
+        return Plan(txn=txn, read=read)
+    # A member that was frozen may pass on a take hours later, as soon as it runs again: no waiting
+    # is long enough, so from now on it finds this tombstone.
+    tombstone = keys.tombstone(request.uuid)
+    puts = [_put(branch, tombstone, "") for branch in (txn.success, txn.failure)]
+    return Plan(txn=txn, read=read, lease="tombstones", bound=puts)
+
+
+# ---------------------------------------------------------------- others' locks
+
+
+def _read(keyspace: Keys, request: requests.Read) -> Plan:
+    name, uuid = request.name, request.uuid
+    txn, keys = wire.Txn(), keyspace.keys_of(name)
+    # One by one, and not their range: whatever others have put there besides, it does not come.
+    parts = {part: _get(txn.success, keys.subkey(part)) for part in SUBKEYS}
+    queue = _get(txn.success, *keys.queue) if request.waiters else None
+    record = None if uuid is None else _get(txn.success, keys.removal(uuid))
+    _send_through_raft(txn)
+
+    def read(answer: wire.TxnAnswer, _resent: bool) -> Outcome:
+        found: dict[str, Found] = {
+            part: (kv.value, kv.mod_revision)
+            for part, subkey in parts.items()
+            for kv in subkey(answer).kvs
+        }
+        holder = Holder.read(name, found) if found else None
+        waiters = queue(answer).kvs if queue is not None else ()
+        tickets = [
+            Ticket.read(name, unquote(segment_of(kv.key)), kv.value, kv.create_revision)
+            for kv in sorted(waiters, key=lambda ticket: ticket.create_revision)
+        ]
+        removal = None if record is None else _removal(name, uuid or "", record(answer))
+        return outcomes.ReadResult(holder, tuple(tickets), removal, answer.header.revision)
+
+    return Plan(txn=txn, read=read)
+
+
+def _remove(keyspace: Keys, request: requests.Remove) -> Plan:
+    removal = request.removal
+    name, uuid = removal.holder.name, removal.holder.uuid or ""
+    txn, keys = wire.Txn(), keyspace.keys_of(name)
+    if "uuid" in removal.holder.problems:  # what is there can't be read, but told apart
+        txn.compare.add(target=MOD, key=keys.uuid, mod_revision=removal.holder.fencing_token)
+    else:
+        txn.compare.add(target=VALUE, key=keys.uuid, value=uuid.encode())
+    for part, revision in zip(STAMPS, request.stamp_revisions or (), strict=False):
+        txn.compare.add(target=MOD, key=keys.subkey(part), mod_revision=revision)
+    _delete(txn.success, *keys.lock)
+    record, backtrace = removal.split_backtrace()
+    puts = []
+    if request.recorded:
+        puts.append(_put(txn.success, keys.removal(uuid), record.value()))
+        if backtrace:
+            # Put again by each removal, it lives as long as the last record that speaks of it.
+            puts.append(_put(txn.success, keyspace.code(record.code), backtrace))
+        # A take of it that was sent twice may arrive again: its uuid must not hold again.
+        puts.append(_put(txn.success, keys.tombstone(uuid), ""))
+    holder, written = _get(txn.failure, keys.uuid), _get(txn.failure, keys.removal(uuid))
+
+    def read(answer: wire.TxnAnswer, resent: bool) -> Outcome:
+        outcome = _read_done(name, uuid, holder, written, answer, resent)
+        found = outcome.removal if isinstance(outcome, outcomes.NotHolder) else None
+        if found is not None and found.value() == record.value():  # by an earlier sending
+            return outcomes.Done(answer.header.revision)
+        return outcome
+
+    return Plan(txn=txn, read=read, lease="records" if puts else "", bound=puts)
+
+
+PLANS: Final[dict[type[requests.Request], Callable[[Keys, Any], Plan]]] = {
+    requests.Take: _take,
+    requests.TakeOrQueue: _take_or_queue,
+    requests.GetPosition: _get_position,
+    requests.Claim: _claim,
+    requests.Reclaim: _reclaim,
+    requests.Push: _push,
+    requests.Unlock: _unlock,
+    requests.Withdraw: _withdraw,
+    requests.Read: _read,
+    requests.Remove: _remove,
+}
+
+# ---------------------------------------------------------------- of services
+
+
+def forgetting(keyspace: Keys, change: Change) -> wire.Txn:
+    """Return what deletes a record, tombstone or code, unless it was written again.
+
+    Sent twice it deletes nothing more: the revision is gone.
+    """
+    txn = wire.Txn()
+    if change.kind == "code":
+        key = keyspace.code(change.name)
+    else:
+        keys = keyspace.keys_of(change.name)
+        key = {"removed": keys.removal, "withdrawn": keys.tombstone}[change.kind](change.part)
+    txn.compare.add(target=MOD, key=key, mod_revision=change.revision)
+    _delete(txn.success, key)
+    return txn
+
+
+def writing_at(key: bytes, value: bytes, revision: int) -> wire.Txn:
+    """Return what writes a key unless it was written after that revision; 0: it is not there.
+
+    Sent twice it changes nothing more, and says that it did nothing.
+    """
+    txn = wire.Txn()
+    txn.compare.add(target=MOD, key=key, mod_revision=revision)
+    put = txn.success.add().put
+    put.key, put.value = key, value
+    return txn
+
+
+def getting(keys: Iterable[bytes]) -> wire.Txn:
+    """Return what reads these keys, each an answer of its own."""
+    txn = wire.Txn()
+    for key in keys:
+        _get(txn.success, key)
+    _send_through_raft(txn)
+    return txn
+
 
 # ---------------------------------------------------------------- small parts
 #
 # They add to the message in place, which takes a third of the time of nested constructors.
 
 
-def _absent(txn: wire.Txn, key: bytes) -> None:
-    txn.compare.add(target=wire.Compare.VERSION, key=key, version=0)
-
-
-def _is(txn: wire.Txn, key: bytes, value: str | None) -> None:
-    txn.compare.add(target=wire.Compare.VALUE, key=key, value=(value or "").encode())
-
-
-def _written_at(txn: wire.Txn, key: bytes, revision: int) -> None:
-    txn.compare.add(target=wire.Compare.MOD, key=key, mod_revision=revision)
-
-
-def _free_and_no_line(txn: wire.Txn, keys: LockKeys, uuid: str) -> None:
+def _require_free(txn: wire.Txn, keys: LockKeys) -> None:
+    """Compare that nobody has the lock, and that nobody waits for it."""
     # The order matters: etcd stops at the first comparison that fails, and the one over the range
-    # costs as much as the line is long. Behind a held lock's uuid it costs nothing.
-    _absent(txn, keys.uuid)
-    _absent(txn, keys.mark(uuid))
-    txn.compare.add(
-        target=wire.Compare.CREATE, key=keys.line[0], range_end=keys.line[1], create_revision=0
-    )
+    # costs as much as the queue is long. Behind a held lock's uuid it costs nothing.
+    txn.compare.add(target=VERSION, key=keys.uuid, version=0)
+    first, end = keys.queue
+    txn.compare.add(target=CREATE, key=first, range_end=end, create_revision=0)
 
 
-def _puts(txn: wire.Txn, keys: LockKeys, holder: Holder) -> None:
-    operations, prefix = txn.success, keys.lock[0]
+def _put_holder(operations: _Operations, keys: LockKeys, holder: Holder) -> None:
+    prefix = keys.lock[0]
     if holder.auto_unlock_at is None:
         # "Never" is said by its absence: one that a careless client has left must not speak for us.
         _delete(operations, prefix + b"auto_unlock_at")
     for part, value in holder.subkeys().items():
         put = operations.add().put
-        put.key = prefix + part.encode()
-        put.value = value.encode()
+        put.key, put.value = prefix + part.encode(), value.encode()
 
 
-def _put(operations: _Operations, key: bytes, value: str, lease: int = 0) -> None:
+def _put(operations: _Operations, key: bytes, value: str) -> wire.Put:
     put = operations.add().put
-    put.key, put.value, put.lease = key, value.encode(), lease
+    put.key, put.value = key, value.encode()
+    return put
 
 
-def _through_raft(txn: wire.Txn) -> None:
+def _delete(operations: _Operations, key: bytes, range_end: bytes = b"") -> None:
+    delete = operations.add().delete
+    delete.key, delete.range_end = key, range_end
+
+
+def _get(operations: _Operations, key: bytes, range_end: bytes = b"", revision: int = 0) -> _Reader:
+    """Add a range; return what reads its answer."""
+    index = len(operations)
+    get = operations.add().range
+    get.key, get.range_end, get.revision = key, range_end, revision
+    return lambda answer: answer.responses[index].range
+
+
+def _get_youngest(operations: _Operations, keys: LockKeys, limit: int, before: int = 0) -> _Reader:
+    """Read the youngest tickets, with `before` those that were created before that revision."""
+    read = _get(operations, *keys.queue)
+    youngest = operations[-1].range
+    youngest.limit = limit
+    youngest.sort_order = wire.Range.DESCEND
+    youngest.sort_target = wire.Range.CREATE
+    youngest.max_create_revision = before - 1 if before else 0
+    return read
+
+
+def _send_through_raft(txn: wire.Txn) -> None:
     """Add a transaction of nothing to one that only reads, so that etcd sends it through raft.
 
     One that it sees to be read-only is cancelled with its client, and before 3.4.23 and 3.5.7 that
@@ -290,26 +441,9 @@ def _through_raft(txn: wire.Txn) -> None:
     txn.success.add().txn.SetInParent()
 
 
-def _get(operations: _Operations, key: bytes, range_end: bytes = b"", revision: int = 0) -> None:
-    get = operations.add().range
-    get.key, get.range_end, get.revision = key, range_end, revision
+def _value(found: wire.RangeAnswer) -> str | None:
+    return found.kvs[0].value.decode(errors="replace") if found.kvs else None
 
 
-def _delete(operations: _Operations, key: bytes, range_end: bytes = b"") -> None:
-    delete = operations.add().delete
-    delete.key, delete.range_end = key, range_end
-
-
-def _youngest(operations: _Operations, keys: LockKeys, limit: int, before: int = 0) -> None:
-    """Read the youngest tickets, with `before` those that were created before that revision."""
-    youngest = operations.add().range
-    youngest.key, youngest.range_end = keys.line
-    youngest.limit = limit
-    youngest.sort_order = wire.Range.DESCEND
-    youngest.sort_target = wire.Range.CREATE
-    youngest.max_create_revision = before - 1 if before else 0
-
-
-def _who_and_why(txn: wire.Txn, keys: LockKeys, uuid: str) -> None:
-    _get(txn.failure, keys.uuid)
-    _get(txn.failure, keys.removal(uuid))
+def _removal(name: str, uuid: str, found: wire.RangeAnswer) -> Removal | None:
+    return Removal.read(name, uuid, found.kvs[0].value) if found.kvs else None

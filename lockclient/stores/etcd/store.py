@@ -10,19 +10,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lockclient.errors import ClusterMutexError
-from lockclient.model.clocks import Deadline
+from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.holder import MAX_VALUE_BYTES
 from lockclient.model.retention import RECORD_RETENTION_S
 from lockclient.stores import requests
 from lockclient.stores.common.background import Background
 from lockclient.stores.common.lifecycle import CLEAN_UP_TIMEOUT_S
-from lockclient.stores.etcd.answers import outcome_of
 from lockclient.stores.etcd.errors import ErrorKind
 from lockclient.stores.etcd.keys import Keys
 from lockclient.stores.etcd.lease import Lease
 from lockclient.stores.etcd.listing import EtcdListing
 from lockclient.stores.etcd.location import EtcdLocation
-from lockclient.stores.etcd.requests import Transactions
+from lockclient.stores.etcd.requests import PLANS, Plan, forgetting, writing_at
 from lockclient.stores.etcd.wire import fork_safety
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.async_channels import AioChannels
@@ -40,12 +39,10 @@ from lockclient.threads.pool import WorkerPool
 if TYPE_CHECKING:
     from lockclient.stores.diagnosis_protocol import Clock, Finding
 
-_LEASED = (requests.TakeOrQueue, requests.Withdraw, requests.Remove)
-"""What may write something that is bound to a lease."""
 LEASE_REUSE_S = 3600
 TOMBSTONE_TTL_S = 86400
-"""Seconds for which an acquisition that was given up stays marked: a take of it that is still under
-way somewhere does nothing when it arrives."""
+"""Seconds that a tombstone stays: a take of the acquisition that is still in flight does nothing
+when it arrives."""
 
 
 class EtcdStore(EtcdListing):
@@ -69,7 +66,6 @@ class EtcdStore(EtcdListing):
         if client is not None:
             location = replace(location, endpoints=(endpoint_of(client),))
         self._keyspace = Keys(location.root)
-        self._transactions = Transactions(self._keyspace)
         super().__init__(location)
 
     def _connect(self) -> None:
@@ -85,7 +81,7 @@ class EtcdStore(EtcdListing):
         self._records = Lease(
             self._channels, RECORD_RETENTION_S + LEASE_REUSE_S, RECORD_RETENTION_S
         )
-        self._marks = Lease(self._channels, 2 * TOMBSTONE_TTL_S, TOMBSTONE_TTL_S)
+        self._tombstones = Lease(self._channels, 2 * TOMBSTONE_TTL_S, TOMBSTONE_TTL_S)
         self._loops: dict[Hashable, AioChannels] = {}
 
     def _ticket_lease(self) -> Lease:
@@ -94,38 +90,36 @@ class EtcdStore(EtcdListing):
     # ------------------------------------------------------------ MutexStore
 
     def send(self, sending: requests.RequestState, deadline: Deadline) -> Outcome:
-        request, number = sending.request, 0
         if self._closing:
-            self._check_open(request)
-        lease = self._lease_for(request, self._tickets) if isinstance(request, _LEASED) else None
+            self._check_open(sending.request)
         while True:
+            plan = PLANS[type(sending.request)](self._keyspace, sending.request)
+            lease = self._lease_for(plan, self._tickets) if plan.lease else None
             try:
                 if lease is not None:
-                    number = lease.get(deadline)
-                txn = self._transactions.of[type(sending.request)](sending.request, number)
-                answer = self._channels.call(TXN, txn, deadline, sending)
-                outcome = outcome_of(sending.request, answer, resent=sending.ambiguous)
+                    plan.bind(lease.get(deadline))
+                answer = self._channels.call(TXN, plan.txn, deadline, sending)
+                outcome = plan.read(answer, sending.ambiguous)
                 if isinstance(outcome, ReadResult):
                     outcome = self._with_code(outcome, deadline)
                 return outcome
             except WireError as error:
-                lease, number = _otherwise(error, sending, lease, number)
+                _prepare_retry(error, sending, plan, lease)
 
     async def send_async(self, sending: requests.RequestState, deadline: Deadline) -> Outcome:
         channels = self._on_this_loop()
-        request, number = sending.request, 0
         if self._closing:
-            self._check_open(request)
-        lease = self._lease_for(request, channels.tickets) if isinstance(request, _LEASED) else None
+            self._check_open(sending.request)
         while True:
+            plan = PLANS[type(sending.request)](self._keyspace, sending.request)
+            lease = self._lease_for(plan, channels.tickets) if plan.lease else None
             try:
                 if lease is not None:
-                    number = await channels.lease_id(lease, deadline)
-                txn = self._transactions.of[type(sending.request)](sending.request, number)
-                answer = await channels.call(TXN, txn, deadline, sending)
-                return outcome_of(sending.request, answer, resent=sending.ambiguous)
+                    plan.bind(await channels.lease_id(lease, deadline))
+                answer = await channels.call(TXN, plan.txn, deadline, sending)
+                return plan.read(answer, sending.ambiguous)
             except WireError as error:
-                lease, number = _otherwise(error, sending, lease, number)
+                _prepare_retry(error, sending, plan, lease)
 
     def _on_this_loop(self) -> AioChannels:
         """Return the channels of the running event loop: grpc.aio's belong to one."""
@@ -140,13 +134,10 @@ class EtcdStore(EtcdListing):
             self._loops[loop] = channels
         return channels
 
-    def _lease_for(self, request: requests.Request, tickets: Lease) -> Lease | None:
-        if isinstance(request, requests.TakeOrQueue):
+    def _lease_for(self, plan: Plan, tickets: Lease) -> Lease:
+        if plan.lease == "tickets":
             return tickets
-        if isinstance(request, requests.Withdraw):
-            return self._marks if request.tombstone else None
-        recorded = isinstance(request, requests.Remove) and request.recorded
-        return self._records if recorded else None
+        return self._records if plan.lease == "records" else self._tombstones
 
     def watch(
         self, target: WatchTarget, revision: int, notify: Callable[[WatchEvent], None]
@@ -176,7 +167,7 @@ class EtcdStore(EtcdListing):
 
     def has_ticket_lease(self, waiters: Hashable = None) -> bool:
         lease = self._tickets if waiters is None else self._lease_of(waiters)
-        return lease is not None and lease.usable()
+        return lease is not None and monotonic() <= lease.usable_until
 
     def keep_tickets(self, waiters: Hashable, deadline: Deadline) -> bool:
         lease = self._lease_of(waiters)
@@ -253,11 +244,11 @@ class EtcdStore(EtcdListing):
         return Note(value, kvs[0].mod_revision)
 
     def write_note(self, value: bytes, seen: Note, deadline: Deadline) -> bool:
-        txn = self._transactions.write_at(self._keyspace.note, value, seen.version)
+        txn = writing_at(self._keyspace.note, value, seen.version)
         return bool(self._call(TXN, txn, deadline).succeeded)
 
     def forget(self, change: Change, deadline: Deadline) -> bool:
-        return bool(self._call(TXN, self._transactions.forget(change), deadline).succeeded)
+        return bool(self._call(TXN, forgetting(self._keyspace, change), deadline).succeeded)
 
     def backtrace(self, code: str, deadline: Deadline) -> bytes | None:
         with as_store_error():
@@ -320,19 +311,18 @@ def _beside(work: Callable[[], object], seconds: float) -> None:
     worker.close()
 
 
-def _otherwise(
-    error: WireError, sending: requests.RequestState, lease: Lease | None, number: int
-) -> tuple[Lease | None, int]:
-    """Change the sending to what can be asked instead; return with which lease.
+def _prepare_retry(
+    error: WireError, sending: requests.RequestState, plan: Plan, lease: Lease | None
+) -> None:
+    """Change the sending, or the lease, so that the request can be sent again.
 
     Raises:
-        StoreError: there is nothing else to ask.
+        StoreError: the same answer would come again.
     """
     request = sending.request
     if error.fault is ErrorKind.NO_LEASE and lease is not None:
-        lease.forget(number)
+        lease.forget(plan.bound[0].lease)
     elif error.fault is ErrorKind.COMPACTED and isinstance(request, requests.GetPosition):
         sending.request = replace(request, predecessor=None, predecessor_deleted_at=None)
     else:
         raise error.said from error.error
-    return lease, number

@@ -86,7 +86,7 @@ def test_they_are_all_folders_of_all_stores() -> None:
     of_lock = keys.keys_of("n")
     etcd = [keys.everything[0] + kind.encode() for kind in get_args(Kind)]
     etcd += [keys.note, keys.unlocker("u"), keys.code("c"), of_lock.lock[0]]
-    etcd += [of_lock.line[0], of_lock.removed, of_lock.withdrawn]
+    etcd += [of_lock.queue[0], of_lock.removed, of_lock.withdrawn]
     found = {key.removeprefix(b"/r/").split(b"/")[0].decode() for key in etcd}
     for names in (ObjectNames("r/"), KeyNames("r")):
         attributes = [text for text in vars(names).values() if text != "r/"]

@@ -121,9 +121,9 @@ class AioChannels:
 
     async def lease_id(self, lease: Lease, deadline: Deadline) -> int:
         """See `Lease.get`: asked by a thread, for that is a stream's business as well."""
-        if not lease.usable():
+        if monotonic() > lease.usable_until:
             async with self._granting.turn(deadline):
-                if not lease.usable():
+                if monotonic() > lease.usable_until:
                     await by_thread(self._background.pushes.submit, lambda: lease.get(deadline))
         return lease.id
 

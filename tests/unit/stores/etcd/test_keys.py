@@ -34,7 +34,7 @@ names = st.text(min_size=1, max_size=60).filter(is_name) | st.sampled_from(ALIKE
 def spans(name: str) -> list[tuple[bytes, bytes]]:
     """Every range of keys that may belong to a lock."""
     keys = SPACE.keys_of(name)
-    return [keys.lock, keys.line, (keys.removed, keys.removed[:-1] + b"0")]
+    return [keys.lock, keys.queue, (keys.removed, keys.removed[:-1] + b"0")]
 
 
 @settings(max_examples=50)
@@ -68,7 +68,7 @@ def test_a_key_says_whose_it_is(name: str, part: str, uuid: str) -> None:
     assert SPACE.parse(keys.subkey(part)) == ("locks", name, part)
     assert SPACE.parse(keys.ticket(uuid)) == ("queue", name, uuid)
     assert SPACE.parse(keys.removal(uuid)) == ("removed", name, uuid)
-    assert SPACE.parse(keys.mark(uuid)) == ("withdrawn", name, uuid)
+    assert SPACE.parse(keys.tombstone(uuid)) == ("withdrawn", name, uuid)
     assert SPACE.parse(SPACE.code("c0de")) == ("code", "c0de", "")
     assert SPACE.parse(SPACE.unlocker(name)) == ("unlockers", name, "")
     for (first, end), key in zip(
@@ -86,7 +86,7 @@ def test_the_range_of_a_kind_has_all_its_keys(kind: str) -> None:
         "queue": keys.ticket("u"),
         "removed": keys.removal("u"),
         "unlockers": SPACE.unlocker("u"),
-        "withdrawn": keys.mark("u"),
+        "withdrawn": keys.tombstone("u"),
         "code": SPACE.code("c0de"),
     }
     start, end = SPACE.kind(kind)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from lockclient.model.ticket import Ticket
 from lockclient.stores.etcd.errors import refused, required_permissions
 from lockclient.stores.etcd.keys import Keys
 from lockclient.stores.etcd.location import EtcdLocation
-from lockclient.stores.etcd.requests import Transactions
+from lockclient.stores.etcd.requests import PLANS
 from lockclient.stores.etcd.roles import WRITES
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.requests import (
@@ -56,7 +56,7 @@ REMOVALS = (Remove(REMOVAL, (43, 44)), Remove(REMOVAL, None))
 
 
 def built(request: Request) -> wire.Txn:
-    return Transactions(Keys("/r")).of[type(request)](request, 5)
+    return PLANS[type(request)](Keys("/r"), request).txn
 
 
 def operations(txn: wire.Txn) -> Iterator[wire.Operation]:
