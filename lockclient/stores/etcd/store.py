@@ -29,8 +29,8 @@ from lockclient.stores.etcd.wire.channels import Channels
 from lockclient.stores.etcd.wire.etcd3_client import Borrowed, endpoint_of
 from lockclient.stores.etcd.wire.failover import WireError, as_store_error
 from lockclient.stores.etcd.wire.rpc_methods import RANGE, TXN
-from lockclient.stores.etcd.wire.watch_state import Missed, News, Started
-from lockclient.stores.etcd.wire.watch_stream import Watch, WatchStream
+from lockclient.stores.etcd.wire.watch_state import Missed, News, Started, Watch
+from lockclient.stores.etcd.wire.watch_stream import WatchStream
 from lockclient.stores.outcomes import Outcome, ReadResult
 from lockclient.stores.protocol import TICKET_TTL_S, Capabilities, Guard, WatchEvent, WatchTarget
 from lockclient.stores.service_protocol import MAX_NOTE_BYTES, Batch, Change, Note
@@ -72,9 +72,7 @@ class EtcdStore(EtcdListing):
         super()._connect()
         self.background = Background(self)
         self._channels = Channels(self.location, self._borrowed)
-        self._streams = [WatchStream(self._channels)]
-        if len(self.location.endpoints) > 1:
-            self._streams.append(WatchStream(self._channels, self._streams[0]))
+        self._stream = WatchStream(self._channels, self._keyspace.everything[0])
         self._announced: dict[str, Lease] = {}
         self._tickets = self._ticket_lease()
         # One lease for all removals of an hour, so that each costs one request and not two.
@@ -158,9 +156,8 @@ class EtcdStore(EtcdListing):
                 notify(WatchEvent(event.kv.mod_revision, uuid))
 
         # A ticket that is written again by a second sending is no news to who waits behind it.
-        return Watch(
-            self._streams, (key, b""), revision, translate, deletes_only=target.ticket is not None
-        )
+        has_deletes_only = target.ticket is not None
+        return self._stream.watch((key, b""), revision, translate, deletes_only=has_deletes_only)
 
     def guard(self, name: str, uuid: str) -> Guard:
         return Guard(self._keyspace.keys_of(name).uuid, uuid.encode())
@@ -194,16 +191,13 @@ class EtcdStore(EtcdListing):
             changes = self._changes((event.kv, event.kind) for event in events)
             notify(Batch(changes, events[-1].kv.mod_revision))
 
-        # By one stream: all that a service follows would cost it twice as much by two.
-        return Watch(
-            self._streams[:1], self._keyspace.everything, revision, translate, tell_start=True
-        )
+        return self._stream.watch(self._keyspace.everything, revision, translate, tell_start=True)
 
     def connected(self) -> bool:
-        return self._streams[0].connected
+        return self._stream.connected
 
     def watch_restarts(self) -> int:
-        return self._streams[0].restarts
+        return self._stream.restarts
 
     def clock_offsets(self, timeout: float) -> list[float]:
         from lockclient.stores.etcd.members import clock_offsets  # for unlockers alone
@@ -211,7 +205,7 @@ class EtcdStore(EtcdListing):
         return clock_offsets(self.location, timeout)
 
     def renew_watch(self) -> None:
-        self._streams[0].renew()
+        self._stream.renew()
 
     def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> int:
         lease = self._announced.setdefault(unlocker, Lease(self._channels, ttl, 0))
@@ -292,8 +286,7 @@ class EtcdStore(EtcdListing):
         # Left to the interpreter's own end, what ends a stream can wait for ever for a lock that
         # one of gRPC's threads held, or for one of those threads itself, when all daemon threads
         # were stopped.
-        for stream in self._streams:
-            stream.close()
+        self._stream.close()
         self._channels.close_streams()
 
 

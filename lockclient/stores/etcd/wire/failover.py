@@ -182,11 +182,6 @@ class Failover:
             self.good = min(others, key=attrgetter("cooling_until"))
         return self.good
 
-    def beside(self, other: Endpoint | None) -> Endpoint:
-        """Return the member to ask that is not this one, if there is another."""
-        others = [member for member in self.members if member is not other] or self.members
-        return self.good if self.good in others else min(others, key=attrgetter("cooling_until"))
-
     def failed(self, member: Endpoint) -> None:
         """Ask this member last for a moment."""
         member.cooling_until = monotonic() + COOL_DOWN_S

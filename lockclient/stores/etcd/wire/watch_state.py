@@ -27,13 +27,20 @@ older one is to be opened again, with a new token.
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from queue import SimpleQueue
 
 from lockclient.stores.etcd.wire import messages_pb2 as wire
+
+SILENCE_S = 1.0
+"""Seconds without an answer after which a stream is to prove that it lives, and that it has for
+that: two such times, and another member, are less than the 3 s that are promised."""
 
 MAX_HELD_BYTES = 16 * 1024 * 1024
 """Bytes of one revision's events that are waited for."""
@@ -74,8 +81,8 @@ class StaleToken(Exception):
     """A new token is needed: open the stream again. The reason is the text."""
 
 
-class Wanted:
-    """One watch that is wanted, on a key (range end empty) or a range.
+class Watch:
+    """One watch, on a key (range end empty) or a range.
 
     `known` is the revision up to which it was told everything, or was not interested; None: it is
     to begin now, and has not yet.
@@ -86,6 +93,7 @@ class Wanted:
         span: tuple[bytes, bytes],
         revision: int,
         notify: Notify,
+        close: Callable[[Watch], None],
         *,
         deletes_only: bool = False,
         tell_start: bool = False,
@@ -95,12 +103,20 @@ class Wanted:
         self.tell_starts = tell_start
         self.known = revision - 1 if revision else None
         self.notify = notify
+        self.closed = False
+        self.begun_on: OpenStream | None = None
+        """The latest stream on which it was begun."""
         self.number = 0
         self.ahead = False
         """Whether it was tried at a revision that may be in the future."""
         self.held: Events = []
         """What has come of a revision that is not complete yet."""
+        self._close = close
         self._filters = [wire.WatchCreate.NOPUT] if deletes_only else []
+
+    def close(self) -> None:
+        """End it; nothing is notified any more, except what is on its way."""
+        self._close(self)
 
     def request(self, number: int, *, ahead: bool) -> wire.WatchRequest:
         """Return what begins it, under this number, where it stands or one revision `ahead`."""
@@ -127,48 +143,119 @@ class Wanted:
         return events[:cut]
 
 
-Answered = tuple[list[wire.WatchRequest], Wanted | None, News | None]
-"""What to send after an answer, and which watch is to be told what, if any is."""
+Requests = Sequence[wire.WatchRequest]
 
 
-class Watches:
-    """All watches of one stream. Each request that a method returns is to be sent, in order."""
+class OpenStream:
+    """What is asked and answered on one stream, without a lock.
 
-    def __init__(self) -> None:
-        self._by_number: dict[int, Wanted] = {}
-        self._unanswered: deque[int] = deque()
-        self._last_number = 0
-        self._opened_at = -math.inf
-        self._believed_until = -math.inf
+    Three kinds of threads use it. gRPC's thread takes the requests from `requests`: it alone
+    numbers watches. The reader of the stream calls `answered`. Any thread may call the others, also
+    in a signal handler or a finalizer: `begin` and `end` put one entry into a queue.
 
-    def add(self, watch: Wanted) -> wire.WatchRequest:
-        """Begin a watch."""
-        return self._begin(watch, ahead=True)
+    Args:
+        wanted: all watches that are wanted; the caller adds and removes them.
+        key: a key that nobody writes, on which `check` watches.
+        now: monotonic, as elsewhere.
+        believed_until: of the stream before.
+    """
 
-    def remove(self, watch: Wanted) -> list[wire.WatchRequest]:
-        """End a watch; one that has ended already is left at that."""
-        if self._by_number.pop(watch.number, None) is None:
-            return []
-        return [wire.WatchRequest(cancel=wire.WatchCancel(watch_id=watch.number))]
-
-    def empty(self) -> bool:
-        """Tell whether there is no watch."""
-        return not self._by_number
-
-    def clear(self) -> None:
-        """Forget all watches."""
-        self._by_number.clear()
-
-    def opened(self, now: float) -> list[wire.WatchRequest]:
-        """Begin all watches, on a new stream; `now` is monotonic."""
+    def __init__(
+        self,
+        wanted: dict[Watch, None],
+        key: bytes,
+        now: float,
+        believed_until: float = -math.inf,
+    ) -> None:
+        self.believed_until = believed_until
+        """When refusals are doubted again."""
+        self.heard_at = now
+        """When the last answer was handled; infinite while one is."""
+        self._wanted = wanted
+        self._key = key
         self._opened_at = now
-        self._unanswered.clear()
-        watches = list(self._by_number.values())
-        self._by_number.clear()
-        return [self._begin(watch, ahead=False) for watch in watches]
+        self._checked_at = -math.inf
+        self._queue: SimpleQueue[Callable[[], Requests] | None] = SimpleQueue()
+        self._numbers = itertools.count(1)
+        self._by_number: dict[int, Watch] = {}
+        self._unanswered: deque[int] = deque()
 
-    def answered(self, answer: wire.WatchAnswer, now: float) -> Answered:
-        """Return what to send after an answer, and which watch is to be told what.
+    # ------------------------------------------------------------ any thread
+
+    def begin(self, watch: Watch) -> None:
+        """Begin a watch that was added to `wanted`; a second call has no effect."""
+        self._queue.put(partial(self._begin, watch))
+
+    def end(self, watch: Watch) -> None:
+        """End a watch that was taken out of `wanted`."""
+        self._queue.put(partial(self._end, watch))
+
+    def stop(self) -> None:
+        """End `requests`."""
+        self._queue.put(None)
+
+    def check(self, now: float) -> float | None:
+        """Return in how many seconds to call again; None: the stream does not answer any more.
+
+        A stream that was silent for `SILENCE_S` is to answer the creation and the cancellation of a
+        watch within as long. Any answer is a proof of life, also a refusal, which has no watch id
+        where the user has no right to the key.
+        """
+        if self._checked_at <= self.heard_at:
+            quiet = now - self.heard_at
+            if quiet < SILENCE_S:
+                return min(SILENCE_S - quiet, SILENCE_S)
+        elif now - self._checked_at < 2 * SILENCE_S:  # later: this process was stopped meanwhile
+            return None
+        self._checked_at = now
+        self._queue.put(self._prove)
+        return SILENCE_S
+
+    # ------------------------------------------------------------ gRPC's thread
+
+    def requests(self) -> Iterator[wire.WatchRequest]:
+        """Return all requests, in order: at first those that begin what is wanted already."""
+        for watch in list(self._wanted):
+            yield from self._begin(watch)
+        while (make := self._queue.get()) is not None:
+            yield from make()
+
+    def _begin(self, watch: Watch) -> Requests:
+        if watch.begun_on is self or watch not in self._wanted:
+            return ()
+        is_new, watch.begun_on = watch.begun_on is None, self
+        return (self._create(watch, ahead=is_new),)
+
+    def _create(self, watch: Watch, *, ahead: bool) -> wire.WatchRequest:
+        # A number of its own each time: answers to an earlier one may be on their way.
+        number = self._next_number()
+        self._by_number[number] = watch
+        return watch.request(number, ahead=ahead)
+
+    def _next_number(self) -> int:
+        number = next(self._numbers)
+        self._unanswered.append(number)
+        return number
+
+    def _end(self, watch: Watch) -> Requests:
+        if watch.begun_on is not self or self._by_number.pop(watch.number, None) is None:
+            return ()
+        return (_cancel(watch.number),)
+
+    def _begin_earlier(self, watch: Watch, number: int) -> Requests:
+        if watch not in self._wanted:
+            return (_cancel(number),)
+        return _cancel(number), self._create(watch, ahead=False)
+
+    def _prove(self) -> Requests:
+        number = self._next_number()
+        create = wire.WatchCreate(key=self._key, watch_id=number)
+        return wire.WatchRequest(create=create), _cancel(number)
+
+    # ------------------------------------------------------------ the reader
+
+    def answered(self, answer: wire.WatchAnswer, now: float) -> tuple[Watch, News] | None:
+        """Return which watch is to be told what, if any is.
 
         Raises:
             StaleToken: see there.
@@ -178,13 +265,12 @@ class Watches:
             # In the order of the requests; not every etcd says which one it is that it refuses.
             number = self._unanswered.popleft()
         watch = self._by_number.get(number)
-        if watch is None:  # closed in the meantime
-            return [], None, None
+        if watch is None or watch not in self._wanted:  # a proof of life, or closed meanwhile
+            return None
         if answer.canceled:
             if not answer.compact_revision:  # a compaction gives no reason
                 self._refused(_reason(answer), now)
-            del self._by_number[number]
-            return [], watch, Missed("" if answer.compact_revision else _reason(answer))
+            return self._missed(watch, "" if answer.compact_revision else _reason(answer))
         if answer.created:
             return self._created(watch, answer.header.revision)
         known = watch.known or 0
@@ -192,37 +278,41 @@ class Watches:
         if watch.held or answer.fragment:
             events = watch.complete(events, more=answer.fragment)
             if sum(event.ByteSize() for event in watch.held) > MAX_HELD_BYTES:
-                return self.remove(watch), watch, Missed()
+                return self._missed(watch)
         if not events:
-            return [], None, None
+            return None
         watch.known = events[-1].kv.mod_revision
-        return [], watch, events
+        return watch, events
 
-    def _created(self, watch: Wanted, revision: int) -> Answered:
+    def _created(self, watch: Watch, revision: int) -> tuple[Watch, News] | None:
         if watch.known is None:
             watch.known = revision
         if watch.ahead and revision > watch.known:
-            return [*self.remove(watch), self._begin(watch, ahead=False)], None, None
+            self._by_number.pop(watch.number, None)
+            self._queue.put(partial(self._begin_earlier, watch, watch.number))
+            return None
         if not watch.ahead and revision < watch.known:
             # A member that is late, or an etcd that was put back from a backup: what was told does
             # not hold there. Not asked of a new watch, so that this is no endless loop.
-            return self.remove(watch), watch, Missed()
+            return self._missed(watch)
         told, watch.tell_start = not watch.tell_start, watch.tell_starts
-        return [], watch, None if told else Started(watch.known)
+        return None if told else (watch, Started(watch.known))
 
-    def _begin(self, watch: Wanted, *, ahead: bool) -> wire.WatchRequest:
-        # A number of its own each time: answers to an earlier one may be on their way.
-        self._last_number += 1
-        self._by_number[self._last_number] = watch
-        self._unanswered.append(self._last_number)
-        return watch.request(self._last_number, ahead=ahead)
+    def _missed(self, watch: Watch, refused: str = "") -> tuple[Watch, News]:
+        self._wanted.pop(watch, None)
+        self.end(watch)
+        return watch, Missed(refused)
 
     def _refused(self, why: str, now: float) -> None:
         """Believe a refusal, or else raise `StaleToken`; the watch is begun again with the rest."""
         if now - self._opened_at < FRESH_TOKEN_S:
-            self._believed_until = now + REFUSAL_BELIEVED_S
-        elif now >= self._believed_until:
+            self.believed_until = now + REFUSAL_BELIEVED_S
+        elif now >= self.believed_until:
             raise StaleToken(why)
+
+
+def _cancel(number: int) -> wire.WatchRequest:
+    return wire.WatchRequest(cancel=wire.WatchCancel(watch_id=number))
 
 
 def _reason(answer: wire.WatchAnswer) -> str:

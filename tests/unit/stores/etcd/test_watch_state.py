@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
 import pytest
@@ -10,13 +11,14 @@ from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.watch_state import (
     MAX_HELD_BYTES,
     REFUSAL_BELIEVED_S,
+    SILENCE_S,
     Events,
     Missed,
     News,
+    OpenStream,
     StaleToken,
     Started,
-    Wanted,
-    Watches,
+    Watch,
 )
 
 REFUSED = "rpc error: code = PermissionDenied desc = etcdserver: permission denied"
@@ -26,28 +28,45 @@ class Client:
     """The watches of one client, and what each was told; the test plays etcd and the clock."""
 
     def __init__(self) -> None:
-        self.watches = Watches()
         self.now = 1000.0
         self.told: list[News] = []
-        self.watches.opened(self.now)
+        self.wanted: dict[Watch, None] = {}
+        self.reopen()
 
-    def add(self, revision: int, *, tell_start: bool = False) -> tuple[Wanted, wire.WatchCreate]:
-        watch = Wanted((b"k", b""), revision, self.told.append, tell_start=tell_start)
-        return watch, self.watches.add(watch).create
+    def reopen(self) -> list[wire.WatchRequest]:
+        """Go on by a new stream; return what begins there."""
+        self.stream = OpenStream(self.wanted, b"/root/", self.now)
+        return self.sent()
+
+    def sent(self) -> list[wire.WatchRequest]:
+        """Return what was to be sent since this was last called."""
+        self.stream.stop()
+        return list(self.stream.requests())
+
+    def add(self, revision: int, *, tell_start: bool = False) -> tuple[Watch, wire.WatchCreate]:
+        watch = Watch((b"k", b""), revision, self.told.append, self.close, tell_start=tell_start)
+        self.wanted[watch] = None
+        self.stream.begin(watch)
+        (request,) = self.sent()
+        return watch, request.create
+
+    def close(self, watch: Watch) -> None:
+        del self.wanted[watch]
+        self.stream.end(watch)
 
     def hear(self, answer: wire.WatchAnswer) -> list[wire.WatchRequest]:
-        requests, watch, news = self.watches.answered(answer, self.now)
-        if watch is not None and news is not None:
-            watch.notify(news)
-        return requests
+        found = self.stream.answered(answer, self.now)
+        if found is not None:
+            found[0].notify(found[1])
+        return self.sent()
 
     def created(self, number: int, revision: int) -> list[wire.WatchRequest]:
         header = wire.Header(revision=revision)
         return self.hear(wire.WatchAnswer(header=header, watch_id=number, created=True))
 
-    def refused(self, number: int = -1) -> list[wire.WatchRequest]:
+    def refused(self, number: int = -1, reason: str = REFUSED) -> list[wire.WatchRequest]:
         return self.hear(
-            wire.WatchAnswer(watch_id=number, created=True, canceled=True, cancel_reason=REFUSED)
+            wire.WatchAnswer(watch_id=number, created=True, canceled=True, cancel_reason=reason)
         )
 
     def events(self, number: int, *revisions: int) -> None:
@@ -76,35 +95,34 @@ class TestWhereItBegins:
         assert client.created(create.watch_id, 7) == []
         assert client.told == []
 
-    def test_in_the_past_it_begins_one_revision_earlier(self, client: Client) -> None:
-        """Because of what may have been compacted there; the other one is ended, and not heard."""
-        _, create = client.add(8)
-        cancel, again = client.created(create.watch_id, 8)
+    @pytest.mark.parametrize(("revision", "earlier"), [(8, 7), (1, 1)])
+    def test_in_the_past_it_begins_one_revision_earlier(
+        self, client: Client, revision: int, earlier: int
+    ) -> None:
+        """Because of what may have been compacted there; the other one is ended, and not heard.
+
+        But at 1 at the earliest: 0 would mean "from now on".
+        """
+        _, create = client.add(revision)
+        assert create.start_revision == revision
+        cancel, again = client.created(create.watch_id, revision)
         assert cancel.cancel.watch_id == create.watch_id
-        assert again.create.start_revision == 7
-        client.events(create.watch_id, 8)
+        assert again.create.start_revision == earlier
+        client.events(create.watch_id, revision)
         assert client.told == []
         assert client.created(again.create.watch_id, 9) == []
-        client.events(again.create.watch_id, 7, 8, 9)
-        assert client.revisions() == [8, 9]
-
-    def test_the_first_revision_of_all(self, client: Client) -> None:
-        """0 would mean "from now on"."""
-        _, create = client.add(1)
-        (_, again) = client.created(create.watch_id, 5)
-        assert (create.start_revision, again.create.start_revision) == (1, 1)
-        client.events(again.create.watch_id, 1, 2)
-        assert client.revisions() == [1, 2]
+        client.events(again.create.watch_id, *sorted({earlier, revision, revision + 1}))
+        assert client.revisions() == [revision, revision + 1]
 
     def test_now_is_when_etcd_says_it_was(self, client: Client) -> None:
         """And it is told, once; a stream that breaks before leaves it at "now"."""
         _, create = client.add(0)
         assert create.start_revision == 0
-        (again,) = client.watches.opened(client.now)
+        (again,) = client.reopen()
         assert again.create.start_revision == 0
         client.created(again.create.watch_id, 12)
         assert client.told == [Started(12)]
-        (again,) = client.watches.opened(client.now)
+        (again,) = client.reopen()
         assert again.create.start_revision == 12
         client.created(again.create.watch_id, 15)
         assert client.told == [Started(12)]
@@ -116,9 +134,67 @@ class TestWhereItBegins:
         assert client.told == []
         client.created(again.create.watch_id, 9)
         assert client.told == [Started(7)]
-        (again,) = client.watches.opened(client.now)
+        (again,) = client.reopen()
         client.created(again.create.watch_id, 9)
         assert client.told == [Started(7), Started(7)]
+
+
+def test_each_watch_is_begun_and_ended_once_whatever_comes_first(client: Client) -> None:
+    """A caller, gRPC's thread and the reader of the stream share no lock."""
+    watch, create = client.add(8)
+    client.stream.begin(watch)
+    assert client.sent() == [], "it came as the stream was opened"
+    # One that is closed is ended and not heard, also before it is begun one revision earlier.
+    header = wire.Header(revision=9)
+    answer = wire.WatchAnswer(header=header, watch_id=create.watch_id, created=True)
+    client.stream.answered(answer, client.now)
+    watch.close()
+    (request,) = client.sent()
+    assert request.cancel.watch_id == create.watch_id
+    client.events(create.watch_id, 8)
+    assert client.told == []
+    # One that is closed before it is begun is never begun.
+    watch = Watch((b"k", b""), 8, client.told.append, client.close)
+    client.wanted[watch] = None
+    client.stream.begin(watch)
+    watch.close()
+    assert client.sent() == []
+
+
+class TestSilence:
+    def test_a_silent_stream_has_a_second_for_a_proof(self, client: Client) -> None:
+        client.add(8)
+        assert client.stream.check(client.now + SILENCE_S / 4) == SILENCE_S * 3 / 4
+        assert client.sent() == []
+        assert client.stream.check(client.now + SILENCE_S) == SILENCE_S
+        create, cancel = client.sent()
+        assert create.create.key == b"/root/"
+        assert cancel.cancel.watch_id == create.create.watch_id
+        # A process that was stopped can't tell whether the answer has come meanwhile.
+        assert client.stream.check(client.now + 3600) == SILENCE_S
+        assert len(client.sent()) == 2
+        assert client.stream.check(client.now + 3600 + SILENCE_S) is None
+        client.stream.heard_at = math.inf  # an answer that is being handled is no silence
+        assert client.stream.check(client.now + 3600 + SILENCE_S) == SILENCE_S
+
+    @pytest.mark.parametrize("is_allowed", [True, False])
+    def test_any_answer_is_a_proof(self, client: Client, is_allowed: bool) -> None:
+        """A refusal, too; it neither is a stale token, however old, nor counts for a watch."""
+        watch, create = client.add(8)
+        client.created(create.watch_id, 7)
+        client.now += 3600
+        client.stream.check(client.now)
+        proof = client.sent()[0].create
+        if is_allowed:
+            client.created(proof.watch_id, 9)
+        else:
+            client.refused()
+        client.stream.heard_at = client.now + SILENCE_S / 2
+        assert client.stream.check(client.now + SILENCE_S) == SILENCE_S / 2
+        assert client.told == []
+        assert watch in client.wanted
+        client.events(create.watch_id, 8)
+        assert client.revisions() == [8]
 
 
 class TestAgain:
@@ -126,27 +202,35 @@ class TestAgain:
         """Put back from a backup: what is known does not hold there."""
         _, create = client.add(8)
         client.created(create.watch_id, 7)
-        (again,) = client.watches.opened(client.now)
+        (again,) = client.reopen()
         client.created(again.create.watch_id, 6)
         assert client.told == [Missed()]
-        assert client.watches.opened(client.now) == []
+        assert client.reopen() == []
         client.add(9)
         client.created(create.watch_id + 2, 6)  # a new one may well be ahead of a late member
         assert client.told == [Missed()]
 
 
 class TestRefusals:
-    @pytest.mark.parametrize("says_which", [True, False])
-    def test_on_a_fresh_stream_it_is_believed(self, client: Client, says_which: bool) -> None:
+    @pytest.mark.parametrize(
+        ("says_which", "reason", "told"),
+        [
+            (True, REFUSED, "permission denied"),
+            (False, REFUSED, "permission denied"),
+            (True, "", "no reason given"),
+        ],
+    )
+    def test_on_a_fresh_stream_it_is_believed(
+        self, client: Client, says_which: bool, reason: str, told: str
+    ) -> None:
         """And told to the one that it is for, even where etcd does not say which one it is."""
-        told: list[News] = []
-        allowed = client.watches.add(Wanted((b"a", b""), 8, told.append)).create
-        _, create = client.add(8)
+        _, allowed = client.add(8)
+        refused, create = client.add(8)
         client.created(allowed.watch_id, 7)
-        client.refused(create.watch_id if says_which else -1)
-        assert client.told == [Missed("permission denied")]
-        assert told == []
-        assert len(client.watches.opened(client.now)) == 1
+        client.refused(create.watch_id if says_which else -1, reason)
+        assert client.told == [Missed(told)]
+        assert refused not in client.wanted
+        assert len(client.reopen()) == 1
 
     def test_it_is_not_doubted_with_each_try(self, client: Client) -> None:
         """A watch without the right must not disturb all others once a second."""
@@ -160,12 +244,6 @@ class TestRefusals:
         client.add(8)
         with pytest.raises(StaleToken):
             client.refused()
-
-    def test_without_a_reason(self, client: Client) -> None:
-        """Something is said all the same."""
-        _, create = client.add(8)
-        client.hear(wire.WatchAnswer(watch_id=create.watch_id, created=True, canceled=True))
-        assert client.told == [Missed("no reason given")]
 
 
 class TestAnswersInPieces:
@@ -190,7 +268,7 @@ class TestAnswersInPieces:
         watch, create = client.add(8)
         client.created(create.watch_id, 7)
         self.hear(client, create.watch_id, 8, 9, more=True)
-        (again,) = client.watches.opened(client.now)
+        (again,) = client.reopen()
         assert again.create.start_revision == 8
         client.created(again.create.watch_id, 9)
         self.hear(client, again.create.watch_id, 8, 9, 9, more=False)
@@ -205,4 +283,4 @@ class TestAnswersInPieces:
         for _ in range(MAX_HELD_BYTES // 1_000_000 + 1):
             client.hear(wire.WatchAnswer(watch_id=create.watch_id, events=many, fragment=True))
         assert client.told == [Missed()]
-        assert client.watches.empty()
+        assert not client.wanted
