@@ -1,1 +1,1 @@
-"""What a lock is, as values: holder, ticket, removal record, stamps. No I/O."""
+"""A lock as values: holder, ticket, removal record, stamps. No I/O."""

@@ -1,4 +1,4 @@
-"""An unlocker's announcement of itself (its heartbeat), which anybody may have written."""
+"""Unlockers' announcements. Any client may have written one, so reading never raises."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ def announced(announcement: str) -> dict[str, Any]:
 
 
 def announced_at(announcement: str) -> float | None:
-    """Return when it was written, by the unlocker's wall clock; None if that can't be a moment."""
+    """Return when it was written, by the unlocker's wall clock; None: missing or no time."""
     said = announced(announcement).get("now")
-    # Some thousand years, no NaN.
+    # A few thousand years at most, and no NaN.
     return said if isinstance(said, (int, float)) and abs(said) < 1e11 else None
 
 
 CLOCKS_UNKNOWN, CLOCKS_DIFFER = "unknown", "differ"
-"""The values of `clocks` in an announcement of an unlocker that can't rely on its wall clock: no
-member of the store tells its time, or the two clocks differ."""
+"""Values of `clocks` in the announcement of an unlocker that can't trust its wall clock: no member
+of the store returns its time, or the two clocks differ."""
 _CLOCK_TROUBLES = {
     CLOCKS_UNKNOWN: "no server of the store tells its time",
     CLOCKS_DIFFER: "its clock differs from the store's",
@@ -29,7 +29,7 @@ _CLOCK_TROUBLES = {
 
 
 def clock_troubles(announcements: Iterable[str]) -> str:
-    """Say why none of these unlockers can rely on its wall clock; empty if one can."""
+    """Return why none of these unlockers can trust its wall clock; empty if one can."""
     clocks = [str(announced(announcement).get("clocks")) for announcement in announcements]
     troubles = [_CLOCK_TROUBLES.get(value, "") for value in clocks]
     return troubles[0] if troubles and all(troubles) else ""

@@ -1,4 +1,4 @@
-"""The stack of the call that took a lock, as text, cheap enough for every acquisition."""
+"""The stack of the call that took a lock, as text. Fast enough for every acquisition."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMIT = 16 * 1024
 LIBRARY = str(Path(__file__).parents[1]) + os.sep
 """The prefix of this library's own files."""
 COMMANDS = (f"{LIBRARY}cli{os.sep}", f"{LIBRARY}testing{os.sep}memory_locks.")
-"""Prefixes of those that use the library like any other program: the command's, and tests'."""
+"""Prefixes of the library's files that count as a program: the command and the test locks."""
 
 FRAME_BYTES = 200
 """Bytes of the one frame of a ticket in JSON at most."""
@@ -28,10 +28,10 @@ _CUT_SIZE = size_of(_CUT)
 
 _KNOWN_AT_MOST = 4096
 _known: dict[tuple[int, int], tuple[CodeType, str, int]] = {}
-"""The text of frames and its bytes, by the code object's id and the instruction.
+"""A cache of frames' texts with their bytes, by the code object's id and the instruction.
 
-The same few call sites come again and again, and it costs to work out a line number and to read a
-source line. The code object is kept so that no other one gets its id.
+Finding a line number and reading a source line is slow, and a program has few call sites. The entry
+refers to the code object, so that no other one can get its id.
 """
 
 
@@ -75,7 +75,7 @@ def _text(frame: FrameType) -> str:
 
 
 def calling_line() -> str | None:
-    """Return the line of the program that has called this library, as `report.py:7`."""
+    """Return the line of the program that called this library, like `report.py:7`."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _is_skipped(frame.f_code.co_filename):
         frame = frame.f_back
@@ -83,13 +83,13 @@ def calling_line() -> str | None:
 
 
 def innermost(backtrace: str | None) -> str | None:
-    """Return the line of a captured backtrace that took the lock, as `report.py:7`."""
+    """Return the line of a captured backtrace that took the lock, like `report.py:7`."""
     head = _innermost(backtrace)
     return None if head is None else f"{head[0]}:{head[1]}"
 
 
 def innermost_frame(backtrace: str | None) -> str | None:
-    """Return that line with its function, as `report.py:7 in main`; of a long one the end."""
+    """Return that line with its function, like `report.py:7 in main`; of a long one the end."""
     head = _innermost(backtrace)
     if head is None:
         return None

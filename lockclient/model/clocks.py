@@ -1,7 +1,8 @@
 """Moments, deadlines and stamps. All durations are seconds.
 
-Deadlines live on a monotonic clock that goes on while the machine is suspended, where there is one:
-a lock's time runs out on other machines meanwhile. Stamps are wall-clock times (UTC Unix seconds).
+Deadlines use a monotonic clock that also counts while the machine is suspended, if the system has
+one, because a lock's time passes on other machines meanwhile. Stamps are wall-clock times (UTC Unix
+seconds).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Deadline(float):
 
     @classmethod
     def after(cls, seconds: float | None) -> Deadline:
-        """Return the deadline that many seconds from now; None is never."""
+        """Return the deadline that many seconds from now; None: never."""
         return cls(math.inf if seconds is None else monotonic() + seconds)
 
     def remaining(self) -> float:
@@ -48,16 +49,16 @@ class Deadline(float):
         return max(0.0, self - monotonic())
 
     def expired(self) -> bool:
-        """Tell whether the moment has passed."""
+        """Return whether the moment has passed."""
         return monotonic() >= self
 
     @property
     def own(self) -> Deadline:
-        """The caller's own deadline, of which `within` made this one."""
+        """The caller's deadline, from which `within` made this one."""
         return getattr(self, "_own", self)
 
     def within(self, at_least: float, at_most: float) -> Deadline:
-        """Return this deadline, moved to between so many seconds from now."""
+        """Return this deadline, moved to at least and at most so many seconds from now."""
         now = monotonic()
         moved = Deadline(min(max(self, now + at_least), now + at_most))
         moved._own = self
@@ -73,14 +74,14 @@ class Stamps(NamedTuple):
 
 AUTO: Final = "auto"
 Duration = float | timedelta | str
-"""Seconds, or text as the command takes it, like "5m"."""
+"""Seconds, or a text that the command takes, like "5m"."""
 AutoUnlockAfter = Duration | None
-"""None: never; `AUTO`, where nothing is said: see `Runtime.of`."""
+"""None: never; `AUTO`, the default: see `Runtime.of`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """How long a holder expects to go without a heartbeat, and how long at most."""
+    """A holder's expected and longest time without a heartbeat."""
 
     expected: float
     auto_unlock: float | None
@@ -89,7 +90,7 @@ class Runtime:
 
     @classmethod
     def of(cls, expected: Duration, auto_unlock: AutoUnlockAfter = AUTO) -> Runtime:
-        """Return one; "auto" is three times the expected runtime."""
+        """Return a runtime; `AUTO` is three times the expected runtime."""
         seconds = require_seconds("expected_runtime", expected)
         if auto_unlock is None:
             return cls(seconds, None)
@@ -120,10 +121,10 @@ class Runtime:
 
 
 MAX_DURATION_S = 10 * 365 * 86400.0
-"""The longest duration taken, ten years: more is a unit gone wrong (milliseconds, say)."""
+"""The longest duration, ten years: more is usually a wrong unit, like milliseconds."""
 
 MAX_STAMP = 253_402_300_799
-"""The last stamp that can be shown, the end of the year 9999, in Unix seconds."""
+"""The last stamp that can be shown: the end of the year 9999, in Unix seconds."""
 
 
 def require_seconds(what: str, value: object) -> float:

@@ -1,4 +1,4 @@
-"""Texts of a lock, cut: in lists to take little memory, in a removal's record to fit a request."""
+"""Truncates a lock's texts: to save memory in lists, and to fit a removal record into a request."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from lockclient.model.fields import ABOUT, TEXT, TEXTS, pairs
 from lockclient.model.holder import FACTS, Holder
 
 MAX_LISTED_TEXT_CHARS, MAX_LISTED_OBJECT_CHARS = 200, 1000
-"""Characters that are kept of each of very many locks; of an object, all its texts together."""
+"""Characters kept of a text in a list of locks; and of all texts of an object together."""
 MAX_RECORDED_CHARS, MAX_RECORDED_BACKTRACE_CHARS = 4 * 1024, 16 * 1024
-"""Characters of a text or an object in the record of a removal."""
+"""Characters kept of a text or an object, and of a backtrace, in a removal record."""
 
 _SAID: Final = tuple(fact for fact in FACTS if fact.place == ABOUT and fact.listed)
 _TEXTS: Final = ("hostname", *(fact.name for fact in _SAID if fact.kind == TEXT))
@@ -23,7 +23,7 @@ _objects_of: Final = attrgetter(*_OBJECTS)
 
 
 def listed(holder: Holder) -> Holder:
-    """Return the holder without long texts. The uuid stays whole: removals compare it."""
+    """Return the holder with long texts truncated, but not the uuid, which removals compare."""
     long_text = any(text and shortened(text) is not text for text in _texts_of(holder))
     if long_text or any(
         texts and len(pairs(texts)) > MAX_LISTED_OBJECT_CHARS for texts in _objects_of(holder)
@@ -33,8 +33,8 @@ def listed(holder: Holder) -> Holder:
 
 
 def bounded(holder: Holder) -> Holder:
-    """Return the holder with texts cut, so that the record of its removal fits a request."""
-    # The last frames of the backtrace are kept, the innermost ones.
+    """Return the holder with texts truncated so that its removal record fits a request."""
+    # The end of a backtrace has the innermost frames.
     backtrace = holder.backtrace and holder.backtrace[-MAX_RECORDED_BACKTRACE_CHARS:]
     short = _cut(holder, lambda text: text[:MAX_RECORDED_CHARS], MAX_RECORDED_CHARS)
     return replace(short, backtrace=backtrace)
@@ -53,7 +53,7 @@ def _cut(holder: Holder, cut: Callable[[str], str], most: int) -> Holder:
 
 
 def _first(texts: Mapping[str, str] | None, most: int) -> Mapping[str, str] | None:
-    """Return the first of these texts that have so many characters at most, names included."""
+    """Return the first of these texts, as many as fit into `most` characters with their names."""
     kept: dict[str, str] = {}
     for name, text in (texts or {}).items():
         most -= len(name) + len(text)

@@ -1,6 +1,6 @@
-"""What a fact about a lock is: its kind, where it is written, how it is read from JSON.
+"""The description of a fact about a lock: its kind, where it is written, how JSON is read.
 
-The facts themselves are the fields of `holder.Holder`.
+The facts are the fields of `holder.Holder`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FLAG: Final = "true or false"
 _UNITS: Final = (TIME, SECONDS, NAMES, TEXTS)
 
 MAX_COUNT: Final = (1 << 53) - 1
-"""The largest whole number that all readers of JSON have exactly."""
+"""The largest whole number that all readers of JSON represent exactly."""
 UNKNOWN: Final = "unknown"
 NEVER: Final = "never"
 
@@ -40,14 +40,14 @@ class Fact:
     """One fact about a lock, wherever it is written, read or shown.
 
     Attributes:
-        place: `KEY`, a subkey of its own; `ABOUT`, in the subkey `about`; `KNOWN`, not written, but
-            known of every lock.
-        title: what people see beside it; empty: it has a place of its own, or is shown nowhere.
+        place: `KEY`: a subkey of its own; `ABOUT`: in the subkey `about`; `KNOWN`: not written, but
+            known for every lock.
+        title: its label on pages; empty: it is shown elsewhere, or not at all.
         says: its description in the API.
-        optional: whether it may be missing, null in JSON.
-        absent: what people see where it is missing.
-        in_json: whether programs get it, too.
-        listed: whether lists of thousands of locks have it.
+        optional: whether it may be missing; then it is null in JSON.
+        absent: the text for people if it is missing.
+        in_json: whether it is in JSON.
+        listed: whether lists of locks have it.
     """
 
     name: str
@@ -74,24 +74,24 @@ to_json: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def size_of(text: str) -> int:
-    """Return how many bytes a text has in JSON, quotes aside: up to six for one character."""
+    """Return the bytes of a text in JSON without quotes: up to six for a character."""
     return len(to_json(text).encode()) - 2
 
 
 def pairs(texts: Mapping[str, str]) -> str:
-    """Write an object of texts for people: `env=prod, team=billing`."""
+    """Return an object of texts as people read it: `env=prod, team=billing`."""
     return ", ".join(f"{name}={text}" for name, text in texts.items())
 
 
 MAX_OWNER_BYTES: Final = 255
 MAX_LABELS: Final = 16
 MAX_LABELS_BYTES: Final = 1024
-"""Bytes of all labels of a lock as they are written, in JSON; and so many of its context."""
+"""Bytes in JSON of all labels of a lock, and of all its context."""
 _LABEL_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_.-]{0,62}")
 
 
 def require_text(what: str, value: object, shortest: int = 0, longest: int = 4096) -> str:
-    """Return a writable, exact `str` of so many bytes in JSON, else raise ValueError."""
+    """Return an exact, writable `str` of so many bytes in JSON, or raise ValueError."""
     if not isinstance(value, str):
         raise ValueError(f"{what} must be a text, not {value!r}.")
     text = writable(str.__str__(value))
@@ -101,22 +101,22 @@ def require_text(what: str, value: object, shortest: int = 0, longest: int = 409
 
 
 def require_callable(what: str, function: object, *, may_be_async: bool = False) -> None:
-    """Raise ValueError for no function, and for an `async def` where nothing awaits it."""
+    """Raise ValueError for a value that can't be called, and for an `async def` if not allowed."""
     if not callable(function):
         raise ValueError(f"{what} must be callable, not {function!r}.")
     parts = function, type(function).__call__
     if not may_be_async and any(iscoroutinefunction(part) for part in parts):
-        raise ValueError(f"{what} must be no `async def`, as nothing awaits it: {function!r}.")
+        raise ValueError(f"{what} must not be an `async def`, as nothing awaits it: {function!r}.")
 
 
 def require_labels(what: str, given: object) -> dict[str, str]:
-    """Return labels that may be written (None: none), else raise ValueError about `what`."""
+    """Return labels that may be written (None: none), or raise ValueError about `what`."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
         raise ValueError(f"{what} must be a mapping of names to texts, not {given!r}.")
     if len(given) > MAX_LABELS:
-        raise ValueError(f"{what} must be {MAX_LABELS} at most; there are {len(given)}.")
+        raise ValueError(f"{what} may have at most {MAX_LABELS} entries; there are {len(given)}.")
     for name in given:
         if not isinstance(name, str) or not _LABEL_NAME.fullmatch(name):
             raise ValueError(
@@ -129,7 +129,7 @@ def require_labels(what: str, given: object) -> dict[str, str]:
     }
     if (size := len(to_json(labels).encode())) > MAX_LABELS_BYTES:
         raise ValueError(
-            f"{what} must have {MAX_LABELS_BYTES} bytes in JSON at most; there are {size}."
+            f"{what} may have at most {MAX_LABELS_BYTES} bytes in JSON; there are {size}."
         )
     return labels
 
@@ -142,7 +142,7 @@ _from_json: Final = json.JSONDecoder(parse_constant=_refuse).decode
 
 
 def json_object(value: bytes) -> dict[str, Any] | None:
-    """Read a JSON object in strict UTF-8, as readers in other languages do; None: it is none."""
+    """Return a JSON object read as strict UTF-8, or None if it is none."""
     try:
         found = _from_json(value.decode())
     except (ValueError, RecursionError):
@@ -151,7 +151,7 @@ def json_object(value: bytes) -> dict[str, Any] | None:
 
 
 def json_facts(value: bytes, kinds: Mapping[str, str]) -> dict[str, Any]:
-    """Pick the named fields of a JSON object, each None where it is missing or of another kind."""
+    """Return the named fields of a JSON object; one that is missing or of another kind is None."""
     found = json_object(value) or {}
     return {name: of_kind(kind, found.get(name)) for name, kind in kinds.items()}
 
@@ -168,25 +168,25 @@ def of_kind(kind: str, item: Any) -> Any:
         return None
     if kind == SECONDS:
         return item if 0 < item <= MAX_DURATION_S else None
-    if kind == COUNT:  # some languages write all numbers as floats
+    if kind == COUNT:  # some languages write every number as a float
         return int(item) if 0 <= item <= MAX_COUNT and item == int(item) else None
     return item if 0 <= item <= MAX_STAMP else None
 
 
 def writable(text: str) -> str:
-    """Return a text without lone surrogates, which JSON and a command line can spell."""
+    """Return a text without lone surrogates, which JSON or a command line may contain."""
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 _Item = TypeVar("_Item", str, float)
 
 MAX_INTERNED_CHARS: Final = 200
-"""Characters of such a text at most: so the table of them has a bound in bytes, 10 MB."""
+"""Characters of an interned text; this bounds the cache to 10 MB."""
 
 
 @lru_cache(maxsize=10_000, typed=True)
 def interned(item: _Item) -> _Item:
-    """Return the one copy of an item. (`sys.intern` of Python 3.12.0 to 3.12.6 frees none.)"""
+    """Return the shared copy of an item. (`sys.intern` of Python 3.12.0 to 3.12.6 frees none.)"""
     return item
 
 

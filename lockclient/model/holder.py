@@ -1,4 +1,4 @@
-"""The holder of a lock: the facts that a lock says about itself.
+"""The holder of a lock: the facts that a lock contains about itself.
 
 Reading never raises: a value that can't be read is named in `Holder.problems`.
 """
@@ -38,11 +38,11 @@ from lockclient.text.escaping import plain
 from lockclient.text.timestamps import utc
 
 MAX_VALUE_BYTES: Final = 64 * 1024
-"""Bytes of one value; a longer one is broken, and not kept in memory."""
+"""Bytes of one value; a longer one makes the lock broken and is not kept in memory."""
 MAX_UUID_BYTES: Final = 255
-"""Bytes of a `uuid`, which lists show whole."""
+"""Bytes of a `uuid`; lists never truncate it."""
 MOST_FENCING: Final = MAX_COUNT + 1
-"""Every fencing token is smaller, so that all readers of JSON have it exactly."""
+"""Every fencing token is smaller, so that all readers of JSON represent it exactly."""
 
 OK: Final = "ok"
 ALERT: Final = "alert"
@@ -55,19 +55,23 @@ KNOWN_FORMAT: Final = 1
 """The newest `Holder.format` that this version may judge and remove."""
 
 _TOLERANCE_S: Final = 0.0025
-"""Seconds by which the distance of two stamps, each rounded to a millisecond, may be off."""
+"""Error of the distance of two stamps, each rounded to a millisecond, in seconds."""
 
 NO_PROBLEMS: Final[Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """One acquisition of a lock, as it stands in the store; its fields are the table of facts.
+    """One acquisition of a lock, as the store has it; the fields are the facts.
 
-    A field that is missing in the store is None. `problems` maps a subkey to what is wrong with
-    its value; `stamp_revisions` are those at which `alert_at` and `auto_unlock_at` were written, 0
-    where that is missing. `about_seen` and `first_distance` are kept for one acquisition: whether
-    it had `about`, and without it how far apart its stamps were at first.
+    A field that is missing in the store is None.
+
+    Attributes:
+        problems: maps a subkey to a sentence about its bad value.
+        stamp_revisions: the revisions at which `alert_at` and `auto_unlock_at` were written; 0 if
+            missing.
+        about_seen: whether this acquisition had an `about`.
+        first_distance: without `about`, the first distance of this acquisition's stamps, seconds.
     """
 
     name: str = fact(TEXT, KNOWN, "", "The lock's name.", "")
@@ -157,14 +161,14 @@ class Holder:
 
     @property
     def too_long_at(self) -> float | None:
-        """From when on it is held too long, Unix seconds by its holder's clock; None: never."""
+        """The end of its `max_hold`, Unix seconds by the holder's clock; None: no `max_hold`."""
         if self.locked_at is None or self.max_hold is None:
             return None
         return self.locked_at + self.max_hold
 
     @property
     def allowed_silence(self) -> float | None:
-        """For how many seconds a lock that is not undecided may be silent; None: for ever."""
+        """The seconds for which a lock that is not undecided may be silent; None: no limit."""
         return self.first_distance if self.by_distance else self.auto_unlock_after
 
     @property
@@ -173,9 +177,9 @@ class Holder:
 
     @property
     def distance(self) -> float | None:
-        """The seconds between the stamps of a lock without `about`; None: nothing tells them.
+        """The seconds between the stamps of a lock without `about`; None: unknown.
 
-        The holder of such a lock allows itself that much silence, so it is constant.
+        It is the time for which the holder may be silent, so it is constant.
         """
         alert_at, unlock_at = self.alert_at, self.auto_unlock_at
         if self.about_seen or alert_at is None or unlock_at is None or not self._stamped_together:
@@ -184,22 +188,23 @@ class Holder:
 
     @property
     def _stamped_together(self) -> bool:
-        """True if one transaction wrote both stamps. (Stores other than etcd have no other way.)"""
+        """True if one transaction wrote both stamps. (Stores other than etcd always do that.)"""
         return self.stamp_revisions[0] == self.stamp_revisions[1]
 
     # ------------------------------------------------------------ reading
 
     @classmethod
     def read(cls, name: str, found: Mapping[str, Found], *, backtrace: bool = True) -> Holder:
-        """Build the holder of lock `name` from its subkeys, as `updated` does; never raises."""
+        """Return the holder of lock `name`, read from its subkeys as by `updated`; never raises."""
         return _written_to({**_UNSAID, "name": name}, found, backtrace=backtrace)
 
     def updated(self, changes: Mapping[str, Found], *, backtrace: bool = True) -> Holder:
         """Return the holder after these subkeys were written, or deleted (None).
 
-        Unknown subkeys and facts are ignored: a newer client may write more. Stamps and `about` of
-        before `uuid` are a former holder's and do not count; an `about` written later is somebody
-        else's. Without `backtrace` that is checked but not kept.
+        Unknown subkeys and facts are ignored, as a newer client may write them. Stamps and `about`
+        that are older than `uuid` belong to an earlier holder and are ignored; an `about` that is
+        newer than `uuid` was written by another client. Without `backtrace` it is checked but not
+        kept.
         """
         fields = dict(zip(_FIELDS, _values_of(self), strict=True))
         return _written_to(fields, changes, backtrace=backtrace)
@@ -210,7 +215,7 @@ class Holder:
         return replace(self, alert_at=stamps.alert_at, auto_unlock_at=stamps.auto_unlock_at)
 
     def subkeys(self) -> dict[str, str]:
-        """Return what is written to the store: subkey to value, without those that are None."""
+        """Return the subkeys to write, each with its value; those that are None are left out."""
         found: dict[str, str] = {}
         for part in _KEYS:
             value = getattr(self, part)
@@ -219,7 +224,7 @@ class Holder:
         about: dict[str, Any] = {}
         for name in _ABOUT:
             value = getattr(self, name)
-            if value is not None or name == "auto_unlock_after":  # "never" is said
+            if value is not None or name == "auto_unlock_after":  # null means never
                 about[name] = value
         found[ABOUT] = to_json(about)
         return found
@@ -227,7 +232,7 @@ class Holder:
     # ------------------------------------------------------------ judging
 
     def faults(self) -> tuple[str, ...]:
-        """Say in a sentence each what is wrong with the lock's data; empty when it is sound."""
+        """Return a sentence for each fault of the lock's data; empty if there is none."""
         nobodys = self.uuid is None and "uuid" not in self.problems
         missing = [
             f"{key}: is missing"
@@ -237,7 +242,7 @@ class Holder:
         return (*missing, *(f"{key}: {text}" for key, text in self.problems.items()))
 
     def broken(self) -> bool:
-        """Tell whether the lock's data is unsound, so that nobody may act on it alone."""
+        """Return whether the lock's data is faulty, so that only a person may remove the lock."""
         return bool(self.problems) or None in (self.uuid, self.hostname, self.alert_at)
 
     @property
@@ -245,7 +250,7 @@ class Holder:
         return (self.format or 0) > KNOWN_FORMAT
 
     def undecided(self) -> str:
-        """Say why nobody can tell when a lock may be removed; empty: known, or broken."""
+        """Return why it is unknown when the lock may be removed; empty: known, or broken."""
         if self.broken():
             return ""
         if self.has_newer_format:
@@ -260,7 +265,7 @@ class Holder:
         return "" if self.auto_unlock_after is not None else self._undecided_distance()
 
     def _undecided_distance(self) -> str:
-        """Say why the stamps do not tell how long the holder may be silent; empty if they do."""
+        """Return why the stamps do not give the holder's allowed silence; empty if they do."""
         if self.about_seen:
             return (
                 "it is to be auto-unlocked (auto_unlock_at), but does not say how long it may be "
@@ -291,7 +296,7 @@ class Holder:
             return ALERT
         return OK
 
-    # ------------------------------------------------------------ telling
+    # ------------------------------------------------------------ showing
 
     def facts(self) -> dict[str, Any]:
         """Return all facts for JSON (numbers, texts, null), the backtrace included."""
@@ -303,7 +308,7 @@ class Holder:
         return self.fencing_token if self.fencing_token < MOST_FENCING else 0
 
     def describe(self) -> str:
-        """Say in one line who holds the lock: host, process, since when, what for."""
+        """Return one line about the holder: host, process, owner, reason, time."""
         where = f"{plain(self.hostname or 'an unknown host')}, pid {self.pid or 'unknown'}"
         owner = f", of {plain(self.owner)}" if self.owner else ""
         reason = f", for {plain(repr(self.reason))}" if self.reason else ""
@@ -311,7 +316,7 @@ class Holder:
 
 
 Found = tuple[bytes | None, int]
-"""A subkey's value as it stands in the store (None: deleted), and its mod revision."""
+"""A subkey's value in the store (None: deleted) and its mod revision."""
 
 ALIVE_AT: Final = Fact(
     "alive_at", TIME, KNOWN, "Last heartbeat", "The last heartbeat, by the holder's clock.",
@@ -325,23 +330,23 @@ _OWN: Final = tuple(
 FACTS: Final = tuple(
     fact for own in _OWN for fact in ((ALIVE_AT, own) if own.name == "alert_at" else (own,))
 )
-"""All facts about a lock, in the order in which programs get them."""
+"""All facts about a lock, in the order of JSON."""
 
 _FIELDS: Final = tuple(attribute.name for attribute in dataclasses.fields(Holder))
 _values_of: Final = attrgetter(*_FIELDS)
 _KEYS: Final = tuple(fact.name for fact in FACTS if fact.place == KEY)
 SUBKEYS: Final = (*_KEYS, ABOUT)
 REQUIRED: Final = ("uuid", "hostname", "alert_at")
-"""Without these nobody knows who holds the lock, where, or when to ring: the lock is broken."""
+"""Without these the holder, its host or the alert is unknown: the lock is broken."""
 STAMPS: Final = ("alert_at", "auto_unlock_at")
-"""What a push writes."""
+"""The subkeys that a heartbeat writes."""
 _BOUND: Final = (*STAMPS, ABOUT)
 _ABOUT: Final = {fact.name: fact.kind for fact in FACTS if fact.place == ABOUT}
 _FIELDS_OF: Final[Mapping[str, dict[str, Any]]] = {
     **{part: {part: None} for part in SUBKEYS},
     ABOUT: dict.fromkeys(_ABOUT),
 }
-"""The fields that each subkey speaks of, as they are without it."""
+"""The fields that each subkey sets, with their values without it."""
 _UNBOUND: Final = {name: None for part in _BOUND for name in _FIELDS_OF[part]}
 _UNSAID: Final[dict[str, Any]] = dict(zip(_FIELDS, _values_of(Holder()), strict=True))
 
@@ -359,7 +364,7 @@ def _written_to(fields: dict[str, Any], changes: Mapping[str, Found], *, backtra
         if part not in _FIELDS_OF or (part in _BOUND and not 0 < token <= revision):
             continue
         problems.pop(part, None)
-        # What was written together has one number in memory, and not a copy each.
+        # Subkeys that were written together share one int in memory.
         revision = token if revision == token else revision
         if part in STAMPS:
             mine = 0 if value is None else revision
@@ -369,7 +374,7 @@ def _written_to(fields: dict[str, Any], changes: Mapping[str, Found], *, backtra
             continue
         problem = _read_into(fields, part, value)
         if part == "uuid" and problem:
-            # Held all the same, by whom nobody can read: a word for this one acquisition.
+            # The lock is held, but its uuid can't be read: invent one for this acquisition.
             fields[part] = f"unreadable-{revision}"
         if part == ABOUT:
             fields.update(about_seen=True, first_distance=None)
@@ -382,14 +387,14 @@ def _written_to(fields: dict[str, Any], changes: Mapping[str, Found], *, backtra
         fields["backtrace"] = None
     fields["fencing_token"], fields["stamp_revisions"] = token, stamped
     fields["problems"] = problems or NO_PROBLEMS
-    holder = Holder(*fields.values())  # a third of what `replace` takes
+    holder = Holder(*fields.values())  # takes a third of the time of `replace`
     if holder.first_distance is None and (first := holder.distance) is not None:
         return replace(holder, first_distance=first)
     return holder
 
 
 def _read_into(fields: dict[str, Any], part: str, value: bytes) -> str | None:
-    """Put what a subkey's value says into the fields, and return what is wrong with it."""
+    """Set the fields from a subkey's value; return what is wrong with the value, or None."""
     longest = MAX_UUID_BYTES if part == "uuid" else MAX_VALUE_BYTES
     if len(value) > longest:
         fields.update(_FIELDS_OF[part])
@@ -428,7 +433,7 @@ def _read_about(fields: dict[str, Any], value: bytes) -> str | None:
         read = of_kind(kind, item)
         if read is None:
             wrong.append(f"{name} is not {kind}")
-        elif kind == TEXT:  # many locks have it in common
+        elif kind == TEXT:  # many locks have the same texts
             read = interned_text(read)
         elif kind in (COUNT, SECONDS):
             read = interned(read)

@@ -1,9 +1,9 @@
-"""The identity of a process, by which another one on its machine can tell if it still runs.
+"""The identity of a process, by which another process on its machine can tell if it still runs.
 
-A pid alone is used again; boot, pid namespace, pid and start time name one process for ever. None
-of them changes when a process replaces its program by `exec`. What changes is the auxiliary vector,
-which the kernel writes at each `exec`: its digest is the *image*, one for all threads and
-sub-interpreters. Linux only: elsewhere nothing can be proved.
+A pid is reused. Boot id, pid namespace, pid and start time together identify one process for ever,
+also after it replaced its program by `exec`. The kernel writes the auxiliary vector anew at each
+`exec`, so the vector's digest, the *image*, identifies the program. It is the same for all threads
+and sub-interpreters. On other systems than Linux, nothing can be proved.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 _MAX_NAME_CHARS = 200
-"""Of a thread's or a user's name that is written: a program may have put anything there."""
+"""Characters kept of the name of a thread or user, which may be any text."""
 
 
 @lru_cache(maxsize=8)
 def fingerprint(pid: int) -> str | None:
-    """Return the fingerprint of process `pid` of this machine; None: it can't be found out."""
+    """Return the fingerprint of process `pid` of this machine; None: unknown."""
     start = _start_time(str(pid))
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -35,19 +35,19 @@ def fingerprint(pid: int) -> str | None:
 
 
 def _image(pid: int) -> str:
-    from hashlib import sha256  # with the first identity: it brings OpenSSL along
+    from hashlib import sha256  # imported late: it loads OpenSSL
 
     try:
         vector = Path(f"/proc/{pid}/auxv").read_bytes()
-    except OSError:  # as after `setuid`: a predecessor of this process counts as alive
+    except OSError:  # after `setuid`, say; then the program before an `exec` counts as running
         return "-"
-    return sha256(vector).hexdigest()[:16]  # the vector says where in memory things are
+    return sha256(vector).hexdigest()[:16]  # it contains memory addresses, random at each exec
 
 
 def provably_runs(said: str | None) -> bool:
-    """Tell whether the process of a fingerprint certainly runs still; False: it may or may not.
+    """Return whether the process of a fingerprint certainly still runs; False: perhaps.
 
-    Of this very process another image has ended: it was replaced by `exec`.
+    If it is this process with another image, that program has ended by `exec`.
     """
     words = (said or "").split(" ")
     if len(words) != 5 or not (words[2].isascii() and words[2].isdecimal()):
@@ -59,7 +59,7 @@ def provably_runs(said: str | None) -> bool:
 
 
 def _start_time(pid: str) -> str | None:
-    """Return when a process began, in the kernel's ticks since boot."""
+    """Return the start time of a process, in the kernel's ticks since boot."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
@@ -71,16 +71,16 @@ def _start_time(pid: str) -> str | None:
 
 @cache
 def process_token() -> str:
-    """Return what names this process in actors: a pid is used again, and containers share them."""
+    """Return this process's random name in actors, as pids are reused and containers share them."""
     return uuid4().hex[:12]
 
 
 def this_thread() -> tuple[str, str]:
-    """Return the calling thread's name and actor, in one call: every acquisition makes it.
+    """Return the calling thread's name and actor; every acquisition calls this.
 
-    The system reuses the number of an ended thread, so an actor has a number of the process's own
-    beside it. `threading.current_thread()` would leave an entry for each thread that Python did not
-    start.
+    The system reuses the ids of ended threads, so an actor also has a number that this process
+    never reuses. `threading.current_thread()` would add an entry for each thread that Python did
+    not start.
     """
     thread: threading.Thread | None = getattr(_here, "thread", None) or _find_thread()
     ident = threading.get_ident()
@@ -93,7 +93,7 @@ def this_thread() -> tuple[str, str]:
 
 
 def task_actor(task: object) -> str:
-    """Return a task's actor; its address may have been an ended task's."""
+    """Return a task's actor, with a number, as an ended task's address is reused."""
     number = _task_numbers.get(task)
     if number is None:
         number = _task_numbers[task] = next(_numbers)
@@ -106,19 +106,19 @@ def user_name(uid: int) -> str:
         from pwd import getpwuid
 
         return getpwuid(uid).pw_name.encode(errors="replace").decode()[:_MAX_NAME_CHARS]
-    except (ImportError, KeyError):  # as in many containers
+    except (ImportError, KeyError):  # common in containers
         return f"uid {uid}"
 
 
 @cache
 def container() -> str | None:
-    """Return `namespace/pod` or a container's id; None: in neither."""
+    """Return `namespace/pod` or the container's id; None: not in a container."""
     if "KUBERNETES_SERVICE_HOST" in os.environ:
-        # A pod's name is its host's, unless its `hostname` says otherwise.
+        # A pod's host name is its name, unless its `hostname` field is set.
         namespace = _read("/var/run/secrets/kubernetes.io/serviceaccount/namespace").strip()
         return f"{namespace or 'unknown'}/{os.environ.get('HOSTNAME') or os.uname().nodename}"
-    # By the group of processes, or, where that has a namespace of its own, by what the container's
-    # engine has put in the place of files that each container has its own of.
+    # The id is in the control group's path; or, with a private cgroup namespace, in the sources of
+    # the files that the engine mounts over /etc/hostname and /etc/hosts.
     mounts = [line for line in _read("/proc/self/mountinfo").splitlines() if " /etc/host" in line]
     found = _CONTAINER.search("\n".join((_read("/proc/self/cgroup"), *mounts)))
     return found[0][:12] if found else None
@@ -134,18 +134,18 @@ def _read(path: str) -> str:
 _CONTAINER: Final = re.compile("[0-9a-f]{64}")
 _here = threading.local()
 _numbers = count(1)
-"""Of threads and tasks of this process: none comes twice, and the child of a fork counts on."""
+"""Numbers of threads and tasks, never reused; a fork's child continues the count."""
 _task_numbers: WeakKeyDictionary[object, int] = WeakKeyDictionary()
 
 
 def _find_thread() -> threading.Thread | None:
     ident = threading.get_ident()
     main = threading.main_thread()
-    # Not by `enumerate` for the main thread: a signal's handler may run while that is in there.
+    # `enumerate` takes a lock, so a signal handler in the main thread must not call it.
     found = [main] if ident == main.ident else threading.enumerate()
     _here.thread = next((thread for thread in found if thread.ident == ident), None)
     return _here.thread  # type: ignore[no-any-return]
 
 
-os.register_at_fork(after_in_child=fingerprint.cache_clear)  # a parent's pid may come again here
+os.register_at_fork(after_in_child=fingerprint.cache_clear)  # the parent's pid may be reused
 os.register_at_fork(after_in_child=process_token.cache_clear)

@@ -1,4 +1,4 @@
-"""The record of a removal: whose lock it was, who took it away, and why."""
+"""The removal record: the lock's last holder, who removed the lock, and why."""
 
 from __future__ import annotations
 
@@ -14,17 +14,23 @@ from lockclient.text.timestamps import utc
 AUTO_UNLOCK: Final = "auto-unlock"
 FORCE_UNLOCK: Final = "force-unlock"
 MAX_RECORD: Final = 256 * 1024
-"""Bytes of the largest record that is read. (JSON may have six bytes for a character.)"""
+"""Bytes of the largest record that is read. (A character may have six bytes in JSON.)"""
 _SHORT_BACKTRACE_CHARS: Final = 500
-"""A backtrace up to this length stays in the record: apart, each costs a key."""
+"""A backtrace up to this length stays in the record; a longer one gets a key of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The record of an auto-unlock or force-unlock: the removed holder, who did it and why.
+    """The record of an auto-unlock or force-unlock.
 
-    `how` is `AUTO_UNLOCK` or `FORCE_UNLOCK`; `removed_at` is in Unix seconds. `code` names the
-    holder's backtrace where that stands apart, once for all that had the same.
+    Attributes:
+        holder: the holder that lost the lock.
+        removed_at: Unix seconds by the remover's clock; None: unknown.
+        removed_by: the unlocker or person.
+        how: `AUTO_UNLOCK` or `FORCE_UNLOCK`.
+        why: the reason.
+        code: hash of the holder's backtrace if that has a key of its own, shared by all records
+            with the same backtrace; else empty.
     """
 
     holder: Holder
@@ -41,7 +47,7 @@ class Removal:
         return to_json(self.written())
 
     def split_backtrace(self) -> tuple[Removal, str]:
-        """Return the record without a long backtrace, and that (empty: it is short)."""
+        """Return the record without its long backtrace, and the backtrace; empty: it is short."""
         backtrace = self.holder.backtrace or ""
         if len(backtrace) <= _SHORT_BACKTRACE_CHARS:
             return self, ""
@@ -49,12 +55,12 @@ class Removal:
         return replace(self, holder=replace(self.holder, backtrace=None), code=code), backtrace
 
     def without_token(self) -> Removal:
-        """Return the record without the number that names an acquisition where no tokens are."""
+        """Return the record without a fencing token, for a store that has none."""
         holder = replace(self.holder, fencing_token=0, stamp_revisions=(0, 0))
         return replace(self, holder=holder)
 
     def with_backtrace(self, backtrace: bytes | None) -> Removal:
-        """Return the record with what stands apart, if it is what the record speaks of."""
+        """Return the record with the backtrace of its own key, if its hash is `code`."""
         if backtrace is None or _name_of(backtrace) != self.code:
             return self
         text = backtrace.decode(errors="replace")
@@ -76,7 +82,7 @@ class Removal:
 
     @classmethod
     def listed(cls, name: str, uuid: str, value: bytes) -> Removal:
-        """Return a removal as lists have it: texts cut, an empty text for a backtrace."""
+        """Return a removal for lists: texts truncated, an empty text for a backtrace."""
         from lockclient.model.cut_texts import listed, shortened  # for services alone
 
         found = cls.read(name, uuid, value if len(value) <= MAX_RECORD else b"")
@@ -86,14 +92,14 @@ class Removal:
         return replace(found, holder=holder, removed_by=by, how=how, why=why)
 
     def describe(self) -> str:
-        """Say in one line how the lock went."""
+        """Return one line about the removal: how, by whom, when, why."""
         why = f": {self.why}" if self.why else ""
         by = f"{self.how or 'removal'} by {self.removed_by or 'unknown'}"
         return plain(f"{by} at {utc(self.removed_at)}{why}")
 
 
 def _name_of(code: bytes) -> str:
-    from hashlib import sha256  # not with the library: it brings OpenSSL along
+    from hashlib import sha256  # imported late: it loads OpenSSL
 
     return sha256(code).hexdigest()
 
@@ -109,7 +115,7 @@ REMOVAL_FACTS: Final = (
     Fact("how", TEXT, KNOWN, "", "auto-unlock or force-unlock.", optional=False),
     Fact("why", TEXT, KNOWN, "Why", "The reason.", optional=False),
 )
-"""What the record of a removal says beside the holder's facts."""
+"""The facts of a removal record beside the holder's."""
 _REMOVAL: Final = {fact.name: fact.kind for fact in REMOVAL_FACTS} | {"code": TEXT}
 _is_code: Final = re.compile("[0-9a-f]{64}").fullmatch
 _RECORDED: Final = {

@@ -1,4 +1,4 @@
-"""For how long the record of a removal is kept; a test compares docs/."""
+"""The time for which removal records are kept; a test compares the documents."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from lockclient.model.fields import COUNT, TEXT, TIME, json_facts, size_of, to_j
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A waiter in the queue, in the order of `revision`; `frame` is the line of code that waits."""
+    """A waiter's place in the queue, ordered by `revision`; `frame` is the waiting line of code."""
 
     name: str
     uuid: str
@@ -26,10 +26,10 @@ class Ticket:
 
     @classmethod
     def read(cls, name: str, uuid: str, value: bytes, revision: int) -> Ticket:
-        """Build a ticket from its key and value; what can't be read is None."""
+        """Return a ticket, read from its key and value; a field that can't be read is None."""
         said = json_facts(value, _TICKET)
         if (frame := said["frame"]) is not None and size_of(frame) > FRAME_BYTES:
-            said["frame"] = None  # of a client that keeps to nothing
+            said["frame"] = None  # another client wrote too long a text
         return cls(name, uuid, **said, revision=revision)
 
     def listed(self) -> Ticket:
