@@ -1,7 +1,7 @@
 """The queue between watch and table, bounded in bytes.
 
-Where others write faster than a table reads, the thread that reads the watch waits for room; the
-rest stays with the store.
+If other clients write faster than the table reads, the thread that reads the watch waits for room,
+and the store keeps the rest.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections import deque
 from lockclient.stores.service_protocol import Batch
 
 ROOM = 16 * 1024 * 1024
-"""Bytes of values. A batch that comes while there is less may exceed it, by one request's."""
+"""Bytes of values; one batch may exceed it."""
 _EACH = 200
-"""Bytes that a change takes whatever its value."""
+"""Bytes counted for a change beside its value."""
 
 
 class BoundedQueue:
-    """Batches in their order, from several threads to one."""
+    """A FIFO queue of batches: several threads put, one gets."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -35,7 +35,7 @@ class BoundedQueue:
             self._changed.notify_all()
 
     def get(self) -> Batch | None:
-        """Return the next batch, as soon as there is one; None: it is closed."""
+        """Wait for the next batch and return it; None: the queue is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._batches or self._closed)
             if self._closed:

@@ -1,4 +1,4 @@
-"""What a store holds, as far as a table keeps it: locks, queue lengths, unlockers, removals."""
+"""The contents of a store that a table keeps: locks, queue lengths, unlockers, removals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class QueueLength(NamedTuple):
     revision: int
 
     def after(self, change: Change) -> QueueLength:
-        """Return the length after a ticket's write or deletion; a second write counts nothing."""
+        """Return the length after a ticket's write or deletion; only a first write counts."""
         more = -1 if change.value is None else change.created == change.revision
         return QueueLength(max(0, self.waiting + more), change.revision)
 
@@ -34,9 +34,9 @@ NOBODY = QueueLength(0, 0)
 
 
 class NewestRemovals:
-    """The newest records of removals, at most `most`, in the store's order.
+    """The newest removal records, at most `most`, in the store's order.
 
-    `by_time`: by when the locks were removed, as a polled store shows no order.
+    With `by_time` they are ordered by `removed_at`: a polled store shows no order of writes.
     """
 
     def __init__(self, most: int = 0, *, by_time: bool = False) -> None:
@@ -46,15 +46,15 @@ class NewestRemovals:
         self._least = -math.inf if most else math.inf
 
     def add(self, change: Change) -> Removal | None:
-        """Take a record in; return what it says, or None if it is older than all that are kept."""
+        """Add a record; return its removal, or None if it is older than all that are kept."""
         name, part, value = change.name, change.part, change.value or b""
         order = (removed_at(value) or 0.0) if self._by_time else change.created
         if order < self._least:
             return None
         removal = Removal.listed(name, part, value)
         self._kept[name, part] = order, removal
-        # The oldest go together, once they are a quarter too many: sorting then costs little for
-        # each record, in whatever order they come.
+        # Drop the oldest only when a quarter too many are kept: so the cost of sorting is small for
+        # each record.
         if len(self._kept) > self._most * 5 // 4:
             kept = sorted(self._kept.items(), key=lambda item: item[1][0])[-self._most :]
             self._kept, self._least = dict(kept), kept[0][1][0]
@@ -68,11 +68,12 @@ class NewestRemovals:
 
 
 class Contents:
-    """Read from the pages of one reading, then changed by what the watch brings.
+    """Filled from the pages of one reading, then changed by the watch.
 
     Args:
-        known: the rows that there were before.
-        since: the revision that was shown before; None: nothing was read before.
+        removals: filled with the records.
+        known: the rows before this reading.
+        since: the revision that the table showed before this reading; None: the first reading.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Contents:
         self.unlockers: dict[str, str] = {}
         self.recorded = 0
         self.went_back = False
-        """A lock stands at an earlier revision than before."""
+        """A lock has an earlier revision than before this reading."""
         self.revision = self.term = 0
         self.known_at = -math.inf
         self.removals = removals
@@ -92,15 +93,15 @@ class Contents:
         self._new_removals: list[tuple[float, Removal]] = []
         self._arrived = 0.0
         self._lock = ""
-        self._values: dict[str, Found] = {}  # of the last lock: more may be on the next page
+        self._values: dict[str, Found] = {}  # of the last lock; the next page may have more
 
     # ------------------------------------------------------------ the reading
 
     def add(self, batch: Batch) -> None:
-        """Take a page in; nothing else of it is kept."""
+        """Add a page of the reading."""
         self.revision, self.term, self.known_at = batch.revision, batch.term, batch.known_at
         self._arrived = monotonic()
-        if batch.changes and batch.changes[0].kind != "locks":  # a page is of one kind
+        if batch.changes and batch.changes[0].kind != "locks":  # a page has one kind
             self._end_lock()
         for change in batch.changes:
             kind, name, part, value, revision, _, version = change
@@ -121,19 +122,19 @@ class Contents:
                 self.recorded += 1
 
     def finish(self) -> None:
-        """End the reading; of a first one the removals that are kept are new."""
+        """End the reading. After the first one, all removals that are kept count as new."""
         self._end_lock()
         self._known = {}
         if self._since is None:
             self._new_removals = self.removals.oldest_first()
 
     def _end_lock(self) -> None:
-        """Finish the last lock: its last page has arrived."""
+        """Add the last lock's row, as its last page has arrived."""
         name, values, self._values = self._lock, self._values, {}
         if not values:
             return
-        # When its last page has arrived, or the one after it, and not when that was asked for:
-        # nothing on it was written later.
+        # `seen_at` is the arrival of the lock's last page or the next one, not the time of the
+        # request: everything on the page was written before it arrived.
         row = updated(None, name, values, self._arrived, found=self._since is None)
         if row is not None:
             self.rows[name] = self._kept(row)
@@ -150,7 +151,7 @@ class Contents:
     # ------------------------------------------------------------ the watch
 
     def change(self, change: Change) -> None:
-        """Take in a change of anything but a lock."""
+        """Apply a change of a ticket, an announcement or a removal record."""
         name, part, value = change.name, change.part, change.value
         if change.kind == "queue":
             queue = self.queues.get(name, NOBODY).after(change)

@@ -1,18 +1,18 @@
-"""Whether a table still shows what is written: a watch may fall silent unnoticed.
+"""Freshness: detects a watch that silently stops, and so a table that is out of date.
 
-A silent stream whose keepalive is answered looks just like a store in which nothing happens
-(etcd-io/etcd #15402, #17529, a frozen member), and answers to progress requests were seen to
-overtake events. So a write that is *known* is to come by the watch: an unlocker's own confirmed
-heartbeat, or another's that a reader of the store saw.
+A watch stream that brings nothing although its keepalive is answered looks like a store in which
+nothing happens (etcd-io/etcd #15402, #17529, a frozen member), and answers to progress requests
+were seen to overtake events. So the watch must bring a write that is *known* to have happened: an
+unlocker's own announcement, once confirmed, or another's that a reader of the store saw.
 
-    freshness.expect(revision, known_at)    # each time that something is known to be written
-    freshness.escalate()                    # once a second: does what there is to do
-    freshness.stale()                       # nothing may be believed, alerted on or removed now
+    freshness.expect(revision, known_at)    # each time when such a write is known
+    freshness.escalate()                    # once a second: repairs the watch
+    freshness.stale()                       # true: do not trust the table, do not alert or remove
 
-Each step is taken only if the one before did not help: reopen the stream, on another member if
-there is one; read everything and watch anew; again; then `failed()`, and the process should be
-restarted. A reading says nothing of the watch: the table stays stale until the watch has brought
-something.
+Each step follows only if the one before did not help: reopen the stream, on another member if there
+is one; read everything and watch again; once more; then `failed()`, and the process should be
+restarted. A reading proves nothing about the watch: the table stays stale until the watch brings a
+change.
 """
 
 from __future__ import annotations
@@ -28,49 +28,49 @@ from lockclient.threads.log_queue import get_logger
 log = get_logger(__name__)
 
 LATE = 2.0
-"""Seconds for which a watch may be late. With something to expect every 3 s no table is older than
-5 s without being called stale."""
+"""Seconds for which a watch may be late. With a known write every 3 s, a table that is older than
+5 s is always stale."""
 READ_AFTER, READ_AGAIN_AFTER = 10.0, 45.0
-"""Seconds from the stream that was opened anew to the first reading, and from one to the next: an
-alert by Prometheus is to ring before all is lost."""
+"""Seconds from the reopened stream to the first reading, and from one reading to the next; so
+Prometheus alerts before the process is restarted."""
 READINGS = 2
-"""Readings after which `failed()`; a minute and a half has passed then."""
+"""Readings after which `failed()` is true; that is after a minute and a half."""
 
 
 class Freshness:
-    """Compares what is known to be written with what a table shows; several threads may use it."""
+    """Compares known writes with the table; several threads may use it."""
 
     def __init__(self, table: Table, store: ServiceStore) -> None:
         self._table = table
         self._store = store
-        self._late_after = LATE + 2 * store.poll  # a poll may miss a write of its own time
+        self._late_after = LATE + 2 * store.poll  # a poll may miss a write that it overlaps
         self._lock = threading.Lock()
         self._proven_at = monotonic()
-        # The oldest revision that is not shown yet, and since when it is known. One is enough: when
-        # it is shown, the next comes within seconds.
+        # The oldest revision that the table does not show yet, and when it became known. One is
+        # enough: the next known write follows within seconds.
         self._waiting: tuple[int, float] | None = None
         self._confirmed_at = -math.inf
         self._followed = 0
         self._steps = 0
-        """Those taken: the stream reopened, everything read, read again, given up."""
+        """Number of steps taken: stream reopened, everything read, read again, failed."""
         self._next_at = 0.0
 
     def expect(self, revision: int, known_at: float) -> None:
-        """Take note of a write at this revision, known since then (monotonic)."""
+        """Expect the watch to show a revision, known to be written at the monotonic `known_at`."""
         with self._lock:
             self._settle()
             self._confirmed_at = monotonic()
-            # A lower one than the table waits for: the store was restored, or the unlocker that
-            # wrote it is gone, its announcement too. Then the higher one never comes.
+            # A lower revision than the expected one: the store was restored, or the unlocker that
+            # wrote the higher one is gone with its announcement. Then the higher one never shows.
             if self._waiting is None or revision < self._waiting[0]:
                 self._waiting = revision, known_at
                 self._settle()
 
     def verified_at(self) -> float:
-        """Return the monotonic time up to which the watch has shown all that is known."""
+        """Return the monotonic time up to which the watch has shown all known writes."""
         with self._lock:
             self._settle()
-            # A polled store itself says as of when its snapshot is.
+            # A polled store reports the time of its snapshot itself.
             return max(self._proven_at, self._table.known_at)
 
     def stale(self) -> bool:
@@ -87,8 +87,8 @@ class Freshness:
         with self._lock:
             self._settle()
             late, now = self._late(), monotonic()
-            # A reading that is under way is a later step already, however long it takes; and while
-            # nothing is confirmed it may be the store that is late.
+            # A reading in progress is a later step already. While no write is confirmed, the store
+            # may be the one that is late.
             confirmed = now - self._confirmed_at < READ_AFTER
             if (
                 late <= self._late_after

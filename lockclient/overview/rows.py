@@ -16,8 +16,9 @@ class Row:
     """One lock as this process knows it.
 
     Attributes:
+        holder: the lock's facts.
         seen_at: monotonic time at which this process saw the last write of the stamps.
-        found: the first reading found them: `seen_at` does not tell when they were written.
+        found: the stamps were there at the first reading, so `seen_at` is later than their write.
     """
 
     holder: Holder
@@ -26,13 +27,13 @@ class Row:
 
     @property
     def held(self) -> bool:
-        """Whether there is a `uuid`, readable or not: without it the lock is free to take."""
+        """True if there is a `uuid`, readable or not: without one the lock is free."""
         return self.holder.fencing_token != 0
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """A lock's row changed: None before it was taken and after it went; `live`: by the watch."""
+    """A change of a lock's row; None: the lock was free. `live`: the watch brought it."""
 
     name: str
     before: Row | None
@@ -43,13 +44,13 @@ class Transition:
 def updated(
     row: Row | None, name: str, values: Mapping[str, Found], seen_at: float, *, found: bool
 ) -> Row | None:
-    """Return the row after these subkeys of one lock were written; None if nothing is left."""
+    """Return the row after these subkeys of a lock were written; None: nothing is left."""
     if row is None:
         holder = Holder.read(name, values, backtrace=False)
     else:
-        # A store that is looked at tells the uuid with each push: it is no other acquisition.
+        # A polled store reports the uuid with each heartbeat: it is the same acquisition.
         holder = remembering(row.holder.updated(values, backtrace=False), row.holder)
-    # Without a uuid nothing else is kept but a hostname, and what is wrong.
+    # Without a uuid, only a hostname and problems are kept.
     if not holder.fencing_token and holder.hostname is None and not holder.problems:
         return None
     holder = listed(holder)
@@ -69,7 +70,7 @@ def differences(before: dict[str, Row], after: dict[str, Row]) -> Iterator[Trans
 
 
 def went_back(before: Holder, after: Holder) -> bool:
-    """Tell whether a lock stands at an earlier revision than it did: only a restore does that."""
+    """Return whether a lock has an earlier revision than before: only a restore does that."""
     if before.uuid != after.uuid:
         return 0 < after.fencing_token < before.fencing_token
     revisions = zip(before.stamp_revisions, after.stamp_revisions, strict=True)
@@ -77,7 +78,7 @@ def went_back(before: Holder, after: Holder) -> bool:
 
 
 def remembering(holder: Holder, former: Holder) -> Holder:
-    """Return the holder with what was seen of `former`, if that is the same acquisition."""
+    """Return the holder with what was learned from `former`, if it is the same acquisition."""
     if (former.uuid, former.fencing_token) != (holder.uuid, holder.fencing_token):
         return holder
     seen = former.about_seen or holder.about_seen

@@ -1,16 +1,18 @@
-"""The live table of all locks in one process: one read of everything, then one watch.
+"""The live table of all locks in one process: it reads everything once, then follows one watch.
 
-A thread of its own applies what the watch brings; readers take copies under a lock, rows are
-immutable. After a resync unchanged rows stay what they are, so that an unlocker counts on.
+One thread applies the watch's changes. Readers copy under a lock; rows are immutable. A resync
+keeps the rows that did not change, so an unlocker's counting goes on.
 
-A restore from a backup loses pushes: a row from before such a push looks unchanged afterwards, its
-revisions included. So each sign of a restore restarts all counts, as if all locks were found then:
-- a watch that ended by compaction (`Batch.missed`);
-- a revision, of the store or of one lock, that went back; only a restore does that;
-- a raft term that went back: a restored cluster begins its terms anew. (Terms are taken from
-  answers that went through the leader: those of a member that was late may be older.);
-- `proof` seconds without a change by the watch, stops of this process included. The caller sees to
-  it that something is written more often. So a restore that takes longer is never missed.
+A restore from a backup loses heartbeats. A row may then look unchanged, its revisions included,
+although the lock got a heartbeat that is lost. So the counts of all locks begin again, as if each
+lock was found now, at each sign of a restore:
+
+- the watch ended by compaction (`Batch.missed`);
+- a revision, of the store or of one lock, went back: only a restore does that;
+- the raft term went back: a restored cluster counts its terms from the beginning. (Only terms from
+  answers that went through the leader are used: a slow member may report an older one.);
+- the watch brought no change for `proof` seconds, stops of this process included. The caller makes
+  sure that something is written more often. So a restore that takes longer is never missed.
 """
 
 from __future__ import annotations
@@ -42,23 +44,23 @@ from lockclient.threads.reentry import mark_thread
 log = get_logger(__name__)
 
 READING_TIMEOUT_S = 1800.0
-"""For reading everything: the store gives up on a page that does not come much sooner."""
+"""Seconds for reading everything; the store gives up much sooner on a page that does not come."""
 MAX_TRANSITIONS_PER_CALL = 1000
-"""Listeners get a reading's transitions in such parts."""
+"""Transitions of a reading that a listener gets in one call."""
 STUCK_AFTER_S = 120.0
-"""Seconds without a page after which a reading hangs: the store gives up on one after a minute."""
+"""Seconds without a page after which a reading hangs; the store gives up on a page in a minute."""
 
 
 class Table:
     """All locks, their queues and the unlockers, kept up to date until `stop()`.
 
     Args:
-        store: stays the caller's to close.
-        removals: how many of the newest removals to keep, their backtraces aside.
-        proof: see above; without it counts go on after any silence.
-        on_change: called in the table's thread with each step's transitions.
-        on_removal: called there before it with each step's new removals, once each, in the order of
-            revisions, and whether the first reading found them (then those that are kept).
+        store: the caller closes it.
+        removals: number of newest removals to keep, without their backtraces.
+        proof: seconds, see the top of this file; infinite: any silence is accepted.
+        on_change: the table's thread calls it with each step's transitions.
+        on_removal: the table's thread calls it before `on_change` with each step's new removals,
+            each once, in the order of revisions; and with whether the first reading found them.
     """
 
     def __init__(
@@ -80,20 +82,20 @@ class Table:
         self.revision = 0
         """The store's revision that the table shows: it grows when anything changes."""
         self.followed = 0
-        """The revision of the last change that the watch brought, and not a reading."""
+        """The revision of the last change that came by the watch, not by a reading."""
         self.known_at = -math.inf
-        """The monotonic moment up to which all that was written is shown, of a polled store; -inf:
-        see `freshness`."""
+        """In a polled store, the monotonic time up to which the table shows all writes; else -inf
+        (then `freshness` knows)."""
         self._proof = proof
         self._proven_at = -math.inf
         self.restored_at = 0.0
-        """When a restore was noticed last, Unix seconds; 0: never."""
+        """The time of the last restore that was noticed, Unix seconds; 0: none."""
         self.restarts = 0
         """The number of times that all counts were restarted."""
-        # Whether it is not known yet that a watch goes on in the store in which it began.
+        # True while a watch has reconnected and it is unknown whether the store was restored.
         self._checking = False
         self._missed = False
-        """The watch missed changes, and not everything was read since."""
+        """The watch missed changes, and the table has not been read again since."""
         self._loading = True
         self._page_at = math.inf
         self._ready = threading.Event()
@@ -102,7 +104,7 @@ class Table:
         self._thread = threading.Thread(target=self._run, name="clustermutex-table", daemon=True)
         self._troubles = Troubles(self._stopping)
         self.loads = 0
-        """How often everything was read."""
+        """The number of complete readings."""
 
     # ------------------------------------------------------------ life
 
@@ -120,15 +122,15 @@ class Table:
         return self._ready.is_set()
 
     def connected(self) -> bool:
-        """Tell whether the table is up to date as far as anyone can know."""
+        """Return whether, as far as is known, the table is up to date."""
         unsure = self.trouble or self._checking or self._missed
         return self._ready.is_set() and not unsure and self._store.connected()
 
     def known_until(self) -> float:
-        """Return the monotonic moment up to which no push was missed.
+        """Return the monotonic time up to which no heartbeat was missed.
 
-        Of a polled store, the begin of its last poll: else a lock whose `expected_runtime` is
-        shorter than the interval would be past its alert between two.
+        In a polled store, that is the begin of its last poll: otherwise a lock whose
+        `expected_runtime` is shorter than the poll interval would be past its alert between polls.
         """
         return monotonic() if self.can.watch else self.known_at
 
@@ -139,7 +141,7 @@ class Table:
         return self._loading
 
     def down(self) -> str | None:
-        """Say in a sentence that the table's thread has ended or hangs, if so."""
+        """Return a sentence if the table's thread has ended or hangs, else None."""
         if self._thread.ident is not None and not self._thread.is_alive():
             return "The thread that follows the locks has ended."
         ago = monotonic() - self._page_at if self._loading else 0.0
@@ -149,7 +151,7 @@ class Table:
 
     @property
     def trouble(self) -> str:
-        """Why nothing can be read or followed; a stream that is being reopened is no reason."""
+        """Why nothing can be read or followed; empty while a stream is only being reopened."""
         return self._troubles.first()
 
     def resync(self) -> None:
@@ -187,7 +189,7 @@ class Table:
             return dict(self._contents.unlockers)
 
     def is_proven(self) -> bool:
-        """Tell whether the watch has lived within the last `proof` seconds."""
+        """Return whether the watch brought something within the last `proof` seconds."""
         return monotonic() - self._proven_at <= self._proof
 
     def removals(self) -> list[Removal]:
@@ -197,17 +199,17 @@ class Table:
         return [removal for _, removal in reversed(kept)]
 
     def recorded(self) -> int:
-        """Return the number of removals that the store has on record, kept here or not."""
+        """Return the number of removal records in the store, also of those not kept here."""
         return self._contents.recorded
 
     # ------------------------------------------------------------ the thread
 
     def _run(self) -> None:
         mark_thread()
-        # Nothing ends this thread but `stop()`: a table that no thread follows looks like a store
-        # in which nothing happens. An error may have left half a step in the table, so all is read
-        # anew; listeners have that half.
-        complete = False  # up to its revision
+        # Only `stop()` ends this thread: without it, the table would look like a store in which
+        # nothing happens. An error may have left half a step in the table, which listeners have
+        # got, too; so everything is read again.
+        complete = False  # whether the table is complete up to its revision
         while not self._stopping.is_set():
             try:
                 complete = self._go_on(complete)
@@ -223,7 +225,7 @@ class Table:
         if not complete:
             self._loading, self._page_at = True, monotonic()
             self._load(Deadline.after(READING_TIMEOUT_S))
-            self._missed = False  # not before the listeners have the rows that count anew
+            self._missed = False  # after the listeners got the rows with restarted counts
             self._troubles.succeeded(READ)
         watch = self._store.follow(self.revision + 1, self._backlog.put)
         try:
@@ -271,20 +273,20 @@ class Table:
         self._proven_at = monotonic()
 
     def _follow(self) -> bool:
-        """Apply batches until stopped or until a change may be missing. False: read anew."""
+        """Apply batches until stopped or until a change may be missing. False: read again."""
         while (batch := self._backlog.get()) is not None and not batch.gap:
             self._troubles.succeeded(FOLLOWED)
             if batch.started and self._check_restored():
                 return False
             if batch.revision <= self.revision:
-                continue  # of the watch before this one, and in the reading already
+                continue  # from the watch before this one; the reading contains it
             changed: list[Transition] = []
             arrived = monotonic()
             try:
                 with self._lock:
                     self._apply(batch, changed)
                     self.revision, self.known_at = batch.revision, batch.known_at
-            finally:  # listeners get what is in the table, come what may: it does not come again
+            finally:  # after an error, too: no later batch brings these changes again
                 self._notify(changed)
             if not batch.started:
                 self.followed, self._proven_at = batch.revision, arrived
@@ -296,9 +298,9 @@ class Table:
         return False
 
     def _check_restored(self) -> bool:
-        """Ask, as a watch goes on, whether the store was restored.
+        """Ask the store, when a watch has reconnected, whether it was restored.
 
-        The watch does not show it where revisions are higher than before all the same.
+        The watch itself does not show that if the revisions are higher than before.
         """
         self._checking = True
         try:
@@ -325,11 +327,11 @@ class Table:
 
     def _apply(self, batch: Batch, changed: list[Transition]) -> None:
         contents, seen_at = self._contents, monotonic()
-        # Several transactions may come in one batch: taken apart by revision, so that a lock which
-        # was released and taken again shows as both.
+        # A batch may contain several transactions. Splitting it by revision shows a lock that was
+        # released and taken again as two transitions.
         fresh = batch.changes
         if fresh and fresh[0].revision <= self.revision:
-            # Of the watch before this one, and in the reading already as far as that goes.
+            # From the watch before this one; the reading contains the first of these changes.
             fresh = tuple(change for change in fresh if change.revision > self.revision)
         for (_, kind, name), group in groupby(fresh, key=attrgetter("revision", "kind", "name")):
             if kind != "locks":
@@ -365,5 +367,5 @@ class Table:
 def _logged() -> Iterator[None]:
     try:
         yield
-    except Exception:  # a listener's mistake must not stop the table
+    except Exception:  # a listener's bug must not stop the table
         log.exception("A listener of the table of all locks failed.")

@@ -1,4 +1,4 @@
-"""What keeps a table from reading or following the locks now, in a sentence, and in the log."""
+"""The present troubles of a table with its store: sentences for pages, and records for the log."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ log = get_logger(__name__)
 READ, FOLLOWED = "read", "followed"
 
 FORGOTTEN_AFTER_S = 10.0
-"""After something unforeseen all is well again: heartbeats come every 3 s, and what stumbles over
-anything stumbles over them."""
+"""Seconds without another unforeseen error after which the trouble is over. Announcements come
+every 3 s, so an error that persists shows again sooner."""
 LOG_INTERVAL_S = 60.0
 
 
 class Troubles:
-    """The troubles with the locks at the moment; none is news once the table is `stopping`."""
+    """The present troubles; once the table is `stopping`, no new one is logged."""
 
     def __init__(self, stopping: threading.Event) -> None:
         self._stopping = stopping
