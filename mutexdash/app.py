@@ -1,4 +1,4 @@
-"""The WSGI application (Flask): blueprints, guard, response cache, error pages.
+"""The WSGI application (Flask): blueprints, guard, compression, error pages.
 
 `Service` is a whole dashboard over a store: the table, the threads that keep it new, the
 application.
@@ -32,8 +32,9 @@ from mutexdash.markup.cluster_label import ClusterLabel
 from mutexdash.security import guard
 from mutexdash.security.access import Access
 from mutexdash.security.proxy import mounted
-from mutexdash.web import api, exports, force_unlock, metrics, pages, response_cache
+from mutexdash.web import api, exports, force_unlock, metrics, pages
 from mutexdash.web.context import Dashboard, attach, dashboard
+from mutexdash.web.respond import compress
 from mutexdash.web.trace_link import trace_link
 from mutexdash.web.urls import LockName
 
@@ -140,7 +141,7 @@ def create_app(
     registry.register(ComputedCollector(lambda: metrics.lock_gauges(live, store)))
     attach(app, Dashboard(live, store, registry, url, _build(Path(app.root_path), label)))
     guard.protect(app, access, ticks)
-    response_cache.install(app, ticks)
+    app.after_request(compress)
     for part in (pages, api, exports, metrics, force_unlock):
         app.register_blueprint(part.blueprint)
     links = {

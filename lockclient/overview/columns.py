@@ -3,69 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from math import inf
+from heapq import nlargest, nsmallest
 from typing import Any, Final, NamedTuple
 
-from lockclient.model.holder import BROKEN, OK, OVERDUE, UNDECIDED, Holder
-from lockclient.model.ticket import Ticket
+from lockclient.overview.listing import Listed
 from lockclient.overview.lock_view import no_unlock, unlocks_at
-from lockclient.overview.verdict import DEADLOCK, Standing
 from lockclient.text.durations import duration, roughly
 from lockclient.text.escaping import shown_name
 from lockclient.text.timestamps import distance
 
-# ---------------------------------------------------------------- rows
-
-
-Urgency = tuple[int, int, int, float, float]
-
-
-class Listed(NamedTuple):
-    """One lock in a list.
-
-    Attributes:
-        waiters: their number; None: unknown, the store has no queue.
-        head: the first ticket of the queue, if that was read.
-        deadlock: `Deadlock.seen_from` this lock; empty: it is in none.
-    """
-
-    holder: Holder
-    standing: Standing
-    waiters: int | None
-    head: Ticket | None = None
-    deadlock: tuple[str, ...] = ()
-
-    @property
-    def urgency(self) -> Urgency:
-        return urgency(self.holder, self.standing, self.waiters or 0, self.head)
-
-
 MANY_WAITERS: Final = 5
 """From so many on the number of waiters is coloured."""
-
-_FOR_A_PERSON: Final = {BROKEN: 0, UNDECIDED: 1, DEADLOCK: 2}
-_NEVER_REMOVED, _REMOVED_LATER = 3, 4
-
-
-def urgency(
-    holder: Holder, standing: Standing, waiters: int, head: Ticket | None = None
-) -> Urgency:
-    """Return the sort key, the most urgent lock first: overdue ones first, healthy ones last.
-
-    The others go by how many wait; then those first that only a person can free; then by the
-    revision of the oldest ticket (`head`), which no waiter's clock moves; then by the time left.
-    Tickets may forge waiters and deadlocks: an overdue lock stands above all of them.
-    """
-    due = unlocks_at(holder)
-    left = inf if due is None else due
-    verdict = standing.verdict
-    if verdict == OK:
-        return 2, 0, 0, inf, left
-    silent = holder.alert_at if due is None and holder.alert_at is not None else left
-    freed = _FOR_A_PERSON.get(verdict, _NEVER_REMOVED if due is None else _REMOVED_LATER)
-    oldest = inf if head is None else head.revision
-    return int(standing.state != OVERDUE), -waiters, freed, oldest, silent
-
 
 # ---------------------------------------------------------------- cells
 
@@ -95,7 +43,7 @@ def _process(_: str, lock: Listed, __: float) -> str:
 def _queue(waiters: int | None, lock: Listed, wall: float) -> str:
     if not waiters:
         return "–" if waiters is None else "0"
-    since = None if lock.head is None else lock.head.since
+    since = lock.waits_since
     return f"{waiters}" if since is None else f"{waiters} · {roughly(wall - since)}"
 
 
@@ -118,8 +66,7 @@ class Column(NamedTuple):
 
     Attributes:
         title, short: its headings on the dashboard (empty: it has none there) and in the command.
-        value: of a `Listed`, or of a row of the dashboard, what to sort by; a lock for which that
-            is None comes last, either way.
+        value: of a `Listed`, what to sort by; a lock for which that is None comes last, either way.
         spare: whether it is the first to be left out where a terminal has no room.
         while_held: whether nothing stands in it once the lock is gone.
     """
@@ -128,7 +75,7 @@ class Column(NamedTuple):
     title: str
     short: str
     kind: CellKind
-    value: Callable[[Any], Any]
+    value: Callable[[Listed], Any]
     spare: bool = False
     while_held: bool = False
 
@@ -159,10 +106,23 @@ SORTS: Final = {column.key: column.value for column in COLUMNS}
 """What a list of locks can be sorted by."""
 
 
-def in_order(locks: Iterable[Listed], sort: str) -> list[Listed]:
-    """Sort locks by a key of `SORTS`, with a leading `-` the other way round."""
-    key = SORTS[sort.removeprefix("-")]
-    by_name = sorted(locks, key=lambda lock: lock.holder.name)
-    known = [lock for lock in by_name if key(lock) is not None]
-    known.sort(key=key, reverse=sort.startswith("-"))
-    return known + [lock for lock in by_name if key(lock) is None]
+Place = tuple[bool, Any, str, bool]
+
+
+def place_in(sort: str) -> Callable[[Listed], Place]:
+    """Return the sort key of a list's rows by a key of `SORTS`; with a leading `-` the list is to
+    be sorted the other way round by it."""
+    value, backwards = SORTS[sort.removeprefix("-")], sort.startswith("-")
+
+    def place(lock: Listed) -> Place:
+        found = value(lock)
+        is_last = (found is None) != backwards
+        return is_last, 0 if found is None else found, lock.holder.name, lock.ended is not None
+
+    return place
+
+
+def first_of(locks: Iterable[Listed], sort: str, count: int) -> list[Listed]:
+    """Return the first locks in the order of a key of `SORTS`."""
+    pick = nlargest if sort.startswith("-") else nsmallest
+    return pick(count, locks, place_in(sort))

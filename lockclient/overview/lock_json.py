@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from lockclient.model.deadlocks import Deadlock
 from lockclient.model.fields import COUNT, FLAG, KNOWN, NAMES, TEXT, Fact
 from lockclient.model.holder import FACTS, STATES, Holder
 from lockclient.model.removal import REMOVAL_FACTS, Removal
 from lockclient.model.ticket import Ticket
+from lockclient.overview.listing import Listed
 from lockclient.overview.verdict import Standing
 
 _NOW: Final = (
@@ -58,6 +60,32 @@ def lock_facts(
         "held_too_long": standing.held_too_long,
     }
     return _selected(LOCK_FACTS, holder.facts() | now)
+
+
+def locks_document(
+    locks: Iterable[Listed],
+    *,
+    total: int,
+    revision: int,
+    wall: float,
+    unlockers: int,
+    connected: bool,
+    deadlocks: Iterable[Deadlock],
+    remarks: Iterable[str],
+) -> dict[str, Any]:
+    """Return a list of locks for JSON; `total` is their number on all pages of it."""
+    return {
+        "locks": [
+            lock_facts(lock.holder, lock.standing, lock.waiters, lock.deadlock) for lock in locks
+        ],
+        "total": total,
+        "revision": revision,
+        "server_time": wall,
+        "unlockers": unlockers,
+        "connected": connected,
+        "deadlocks": [deadlock.names for deadlock in deadlocks],
+        "remarks": [*remarks],
+    }
 
 
 def whole_lock(

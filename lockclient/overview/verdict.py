@@ -18,7 +18,7 @@ VERDICTS: Final = (*STATES, DEADLOCK, HELD_TOO_LONG)
 """What people ask for by `state:` and `--state`; `state` in JSON is one of `STATES`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # `standing` returns one object for equal ones
 class Standing:
     """The verdict on a lock at a moment: the one word for it, and all `words` that find it."""
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
+from lockclient.overview.listing import RELEASED, Ended
 from lockclient.overview.rows import Transition
-from mutexdash.data.rows import RELEASED, Ended
 
 _MAX_ENDED = 2000
 """Ended holdings that are kept, the newest."""

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from lockclient.model.holder import OK
+from lockclient.overview.listing import Listed
 from lockclient.overview.verdict import Standing
 from mutexdash.data.query import Page, Query
-from mutexdash.data.rows import Held
 from mutexdash.data.waiters import Waits
 
 
@@ -31,7 +31,7 @@ class HostRow(NamedTuple):
     worst: Standing | None
 
 
-def select_hosts(locks: Iterable[Held], waits: Waits, query: Query) -> Page:
+def select_hosts(locks: Iterable[Listed], waits: Waits, query: Query) -> Page:
     """Return a page of the hosts in whose names each word is found.
 
     Args:
@@ -54,5 +54,4 @@ def select_hosts(locks: Iterable[Held], waits: Waits, query: Query) -> Page:
         for hostname in dict.fromkeys((*worst, *waiting))
         if all(word in hostname.casefold() for word in words)
     ]
-    start = (query.page - 1) * query.per_page
-    return Page(found[start : start + query.per_page], len(found), query.page, query.per_page)
+    return query.page_of(found)

@@ -1,4 +1,4 @@
-"""The live state: a new picture when somebody looks, who waits, and how far it may be believed."""
+"""The live state: a new snapshot when somebody looks, and how far it may be believed."""
 
 from __future__ import annotations
 
@@ -6,37 +6,36 @@ import gc
 import threading
 import time
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
 from typing import NamedTuple
 
 from lockclient.overview.table import Table
 from lockclient.service.supervision import Loop
 from mutexdash.data.history import History
-from mutexdash.data.picture import GONE_SHOWN_S, Picture, Snapshot
+from mutexdash.data.snapshot import Rows, Snapshot
 from mutexdash.data.staleness import Probe
-from mutexdash.data.waiters import NO_WAITS, WaiterPoller, Waits
+from mutexdash.data.waiters import NO_WAITS, WaiterPoller
 
 RESTORE_SHOWN_S = 86400.0
 """Seconds for which a restore of the store is told."""
 
 
 class Moment(NamedTuple):
-    """A picture, when it is looked at, and how far it may be believed.
+    """A snapshot, when a viewer looks at it, and how far it may be believed.
 
-    `judged_at` is of when the locks' states are: not later than what is known of their silence.
-    `updated_at` is until when it shows all that is written, as far as that is proven. `away_since`
-    is the same where that is too long ago, and None where all is well; `silent` tells that the
-    store is there then, and that the watch does not bring what it says. `waits` is who waits for
-    what, a few seconds old at most; `remarks` is what the store says besides.
+    Attributes:
+        judged_at: the time at which locks are judged: not later than what is known of them.
+        updated_at: the time up to which the snapshot is proven to show all that was written.
+        away_since: `updated_at` if that is too long ago; None if all is well.
+        silent: the store answers, and its watch does not bring what it says.
+        remarks: `ServiceStore.warnings_for_display`.
     """
 
-    picture: Picture
+    snapshot: Snapshot
     wall: float
     judged_at: float
     updated_at: float
     away_since: float | None
     silent: bool
-    waits: Waits = NO_WAITS
     remarks: Sequence[str] = ()
 
     @property
@@ -44,33 +43,32 @@ class Moment(NamedTuple):
         """How the store and we are: `here`, `away` or `silent`."""
         return "here" if self.away_since is None else "silent" if self.silent else "away"
 
-    def etag(self) -> str:
-        """Name what a list of locks or removals shows at this moment."""
-        restored = f"-{self.restored_at:.0f}" if self.restored_at else ""
-        circles = [deadlock.names for deadlock in self.waits.deadlocks]
-        told = circles, self.remarks, self.picture.snapshot.failing
-        digest = blake2b(repr(told).encode(errors="replace"), digest_size=6).hexdigest()
-        return f"{self.picture.tag}-{self.state}{restored}{f'-{digest}' if any(told) else ''}"
-
     @property
     def restored_at(self) -> float:
         """When a restore of the store was detected, Unix seconds; 0: not within a day."""
-        last = self.picture.snapshot.restored_at
+        last = self.snapshot.restored_at
         return last if self.wall < last + RESTORE_SHOWN_S else 0.0
+
+    def shown(self, *parts: str) -> tuple[object, ...]:
+        """Return all that every page shows, and the versions of these parts of the snapshot."""
+        snapshot = self.snapshot
+        banners = self.state, self.restored_at, snapshot.failing, self.remarks
+        versions = [snapshot.versions[part] for part in parts]
+        return *banners, len(snapshot.unlockers), *versions
 
 
 class Live:
-    """The newest picture, made when somebody looks and something has changed.
+    """The newest snapshot, made when somebody looks and something has changed.
 
     Args:
         table: where from; it stays the caller's to start and stop.
         history: what ended lately; it listens to the table.
-        probe: knows how old the table's picture is; without one, only whether a stream stands is
+        probe: knows how old the table's data are; without one, only whether a stream stands is
             known.
         waiting: knows who waits; without one, nobody does.
         clock: the wall clock, for tests.
-        rest: how many times as long as it took to make a picture is good at least, so that many
-            viewers of many busy locks can't keep the process making pictures all the time.
+        rest: for how many times its own building time a snapshot is used at least, so that many
+            viewers of many busy locks can't keep the process building all the time.
     """
 
     def __init__(
@@ -90,8 +88,9 @@ class Live:
         self._clock = clock
         self._rest = rest
         self._lock = threading.Lock()
-        self._picture: Picture | None = None
-        self._shown: object = None
+        self._rows = Rows(table)
+        self._snapshot: Snapshot | None = None
+        self._inputs: object = None
         self._good_until = 0.0
         self._connected_at = clock()
         self._settled = False
@@ -140,46 +139,37 @@ class Live:
         """Return what there is to see now; None before everything was read once."""
         if not self.table.ready():
             return None
+        wall = self._clock()
+        judged_at = self.table.judged_at(wall)
         with self._lock:
-            waits = self._waiting.waits() if self._waiting is not None else NO_WAITS
-            wall = self._clock()
-            # Before the picture is made, which shows all pushes up to that moment, or more.
-            judged_at = self.table.judged_at(wall)
-            picture = self._newest(judged_at, waits)
+            snapshot = self._newest(wall, judged_at)
         remarks = self._probe.remarks() if self._probe is not None else ()
         believed = self.updated_at(), self.away_since(), self.silent()
-        return Moment(picture, wall, judged_at, *believed, waits, remarks)
+        return Moment(snapshot, wall, judged_at, *believed, remarks)
 
-    def _newest(self, wall: float, waits: Waits) -> Picture:
-        picture, started = self._picture, time.monotonic()
-        if picture is not None and started < self._good_until:
-            return picture
-        # Read before what they count: see `Snapshot.of`.
+    def _newest(self, wall: float, judged_at: float) -> Snapshot:
+        before, started = self._snapshot, time.monotonic()
+        if before is not None and started < self._good_until:
+            return before
+        waits = self._waiting.waits() if self._waiting is not None else NO_WAITS
+        # Read before the snapshot is made, which may be newer than they say.
         # (A store that was restored may come to have a revision that it had before.)
-        shown = (
-            self.table.revision,
-            self.table.loads,
-            self.history.version,
-            waits.heads,
-            waits.knotted,
-        )
-        if picture is not None and shown == self._shown and picture.good(wall):
-            return picture
-        ended = self.history.ended(wall - GONE_SHOWN_S)
-        self._picture = None  # should the new one fail, nothing is made of half a picture
-        picture = self._picture = Picture(Snapshot.of(self.table, waits), wall, ended, picture)
-        self._shown = shown
-        ended_at = time.monotonic()
-        self._good_until = ended_at + self._rest * (ended_at - started)
-        return picture
+        inputs = self.table.revision, self.table.loads, self.history.version, waits
+        if before is not None and inputs == self._inputs and before.is_right_at(judged_at):
+            return before
+        self._snapshot = Snapshot.of(self.table, self.history, self._rows, waits, wall, before)
+        self._inputs = inputs
+        ended = time.monotonic()
+        self._good_until = ended + self._rest * (ended - started)
+        return self._snapshot
 
     def _note(self) -> None:
         self.updated_at()
-        # The first picture takes longest: nobody should wait for it.
+        # The first snapshot takes longest: nobody should wait for it.
         if not self._settled and self.moment() is not None:
             self._settled = True
             # What there is by now stays, nearly. Looked through for garbage again and again, tens
-            # of thousands of locks would have viewers wait; looked through seldom, old pictures
+            # of thousands of locks would have viewers wait; looked through seldom, old snapshots
             # that hang on rendered templates, which are cycles, would pile up.
             gc.collect()
             gc.freeze()

@@ -1,14 +1,13 @@
 """Details of one lock: its holder with backtrace, its waiters, its last removal.
 
 The table keeps no backtraces, so the store is asked; but not for a viewer who has seen the lock
-as it is: `Detail.etag` comes from the table alone.
+as it is: `Detail.shown` comes from the table alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
 
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.announcement import clock_troubles
@@ -17,6 +16,7 @@ from lockclient.model.deadlocks import Deadlock
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.overview.table import Table
+from lockclient.overview.verdict import standing
 from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.requests import Read
 from lockclient.stores.service_protocol import ServiceStore, WaitQueue
@@ -38,7 +38,7 @@ class Detail:
         holder: who has it, None if nobody; with its backtrace if `complete`.
         line: how many wait for it; if `complete` with the first of them.
         removal: the newest removal of a holder of it that is recorded.
-        etag: names what is shown; None if it was not `complete`, so that it is asked for again.
+        shown: all that the page shows of the lock, as far as the table knows.
         trouble: why the store could not be asked, a sentence; empty if it was.
         deadlock: the circle of waits that this lock is in, as it seems.
         clocks: why no unlocker can compare clocks, if the lock's alert needs that; else empty.
@@ -49,7 +49,7 @@ class Detail:
     holder: Holder | None
     line: WaitQueue
     removal: Removal | None
-    etag: str | None
+    shown: object
     trouble: str = ""
     deadlock: Deadlock | None = None
     others: Mapping[str, Holder] = field(default_factory=dict)
@@ -66,28 +66,16 @@ def known(name: str, moment: Moment, table: Table) -> Detail:
     row = table.row(name)
     holder = row.holder if row else None
     line = table.queue_length(name)
-    snapshot = moment.picture.snapshot
+    snapshot = moment.snapshot
     removal = next((gone for gone in snapshot.removals if gone.holder.name == name), None)
-    deadlock = moment.waits.about(name)
+    deadlock = snapshot.waits.by_lock.get(name)
     by_clock = holder is not None and not holder.broken() and holder.expected_runtime is None
     clocks = clock_troubles(snapshot.unlockers.values()) if by_clock else ""
-    # All that a page of one lock shows, the rest of the world's locks aside: viewers of a quiet
-    # lock cost nothing on a busy cluster.
-    shown = (
-        row and (holder, row.holder.state(moment.judged_at)),
-        line,
-        removal,
-        len(snapshot.unlockers),
-        clocks,
-        snapshot.failing,
-        moment.restored_at,
-        moment.remarks,
-        moment.state,
-        deadlock,
-    )
-    etag = blake2b(repr(shown).encode(errors="replace"), digest_size=12).hexdigest()
+    # And nothing of other locks: viewers of a quiet lock cost nothing on a busy cluster.
+    stands = standing(holder, moment.judged_at, deadlock=deadlock is not None) if holder else None
+    shown = holder, stands, line, removal, clocks, deadlock
     line_only = WaitQueue(line.waiting)
-    return Detail(name, holder, line_only, removal, etag, deadlock=deadlock, clocks=clocks)
+    return Detail(name, holder, line_only, removal, shown, deadlock=deadlock, clocks=clocks)
 
 
 def complete(
@@ -130,4 +118,4 @@ def _others(
 
 
 def _without_store(detail: Detail, trouble: str) -> Detail:
-    return replace(detail, etag=None, trouble=trouble)
+    return replace(detail, trouble=trouble)

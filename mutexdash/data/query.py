@@ -54,6 +54,11 @@ class Query:
         """What is searched for."""
         return Search.read(self.text)
 
+    def page_of(self, found: Sequence[Any]) -> Page:
+        """Return the page that is asked for of everything that was found."""
+        start = (self.page - 1) * self.per_page
+        return Page(found[start : start + self.per_page], len(found), self.page, self.per_page)
+
     @classmethod
     def read(cls, args: Mapping[str, str], taken: Collection[str]) -> Query:
         """Read a query from a URL's parameters, of which those in `taken` are known.

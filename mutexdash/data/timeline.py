@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from lockclient.model.holder import Holder
 from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK
 from lockclient.model.ticket import Ticket
+from lockclient.overview.listing import RELEASED, Ended
 from lockclient.overview.verdict import standing
 from lockclient.text.durations import duration
 from lockclient.text.escaping import plain
 from lockclient.text.timestamps import utc
 from mutexdash.data.live import Live, Moment
 from mutexdash.data.query import Query
-from mutexdash.data.rows import RELEASED, Ended
 from mutexdash.data.waiters import Waits
 
 HELD: Final = "held"
@@ -93,19 +92,6 @@ class Lanes:
         """Whether of any span it is not known since when."""
         return not all(span.begun for lane in self.lanes for span in lane.spans)
 
-    @property
-    def etag(self) -> str:
-        """Name what is shown; the axis moves on every ten seconds."""
-        shown = [
-            (
-                *(lane.name, [(span.holder.uuid, span.how, span.verdict) for span in lane.spans]),
-                [wait.ticket.uuid for wait in lane.waits],
-            )
-            for lane in self.lanes
-        ]
-        content = repr((int(self.end / 10), shown, self.more)).encode(errors="replace")
-        return blake2b(content, digest_size=8).hexdigest()
-
 
 def lanes(
     live: Live,
@@ -127,10 +113,10 @@ def lanes(
     for holding in live.history.ended(begin):
         if search.finds(holding.holder, holding.how):
             ended.setdefault(holding.holder.name, []).append(holding)
-    page = moment.picture.select(Query(query.text, per_page=most))
+    page = moment.snapshot.select(Query(query.text, per_page=most))
     urgent = [row.holder.name for row in page.items]
     held = {row.holder.name: row.holder for row in page.items}
-    for name in ended:  # whoever has it now may be far from urgent, or newer than the picture
+    for name in ended:  # whoever has it now may be far from urgent, or newer than the snapshot
         row = live.table.row(name)
         held.pop(name, None)
         if row is not None:
@@ -138,7 +124,7 @@ def lanes(
             if search.finds(row.holder, *stands.words):
                 held[name] = row.holder
     chosen = _chosen(list(ended), urgent, most)
-    waits = _first_waits(moment.waits, chosen, begin, span)
+    waits = _first_waits(moment.snapshot.waits, chosen, begin, span)
     found = []
     # As the list has them; of those that nobody holds any more, what ended last comes first.
     for name in dict.fromkeys(name for name in (*urgent, *held, *ended) if name in chosen):
@@ -152,8 +138,8 @@ def lanes(
             holder = held[name]
             start = _start(holder, begin, end)
             place = _place(start, end, begin, span)
-            knotted = name in moment.waits.knotted
-            verdict = standing(holder, moment.judged_at, deadlock=knotted).verdict
+            circle = name in moment.snapshot.waits.by_lock
+            verdict = standing(holder, moment.judged_at, deadlock=circle).verdict
             lane.spans.append(Span(holder, start, None, HELD, *place, verdict=verdict))
         lane.waits = waits.get(name, [])
         found.append(lane)

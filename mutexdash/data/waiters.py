@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from hashlib import blake2b
 from operator import attrgetter
 from typing import Final, NamedTuple
 
@@ -53,11 +52,6 @@ class Waits:
         """The deadlock of each lock that is in one."""
         return by_lock(self.deadlocks)
 
-    @cached_property
-    def knotted(self) -> frozenset[str]:
-        """The locks that are in a deadlock."""
-        return frozenset(self.by_lock)
-
     @classmethod
     def of(cls, lines: WaitQueues) -> Waits:
         """Put together who waits and who holds."""
@@ -72,31 +66,14 @@ class Waits:
         ]
         return cls(waits, found, lines.total, lines.heads, lines.unread)
 
-    def tag(self) -> str:
-        """Name what is shown."""
-        shown = [(wait.ticket, wait.holder and wait.holder.uuid) for wait in self.waits]
-        content = repr((shown, self.total, self.unread)).encode(errors="replace")
-        return blake2b(content, digest_size=8).hexdigest()
-
     def select(self, query: Query) -> Page:
         """Return a page of the waits that a search finds, by the waiter and its lock."""
         search = query.search
-        found = [wait for wait in self.waits if search.finds_ticket(wait.ticket)]
-        start = (query.page - 1) * query.per_page
-        return Page(found[start : start + query.per_page], len(found), query.page, query.per_page)
+        return query.page_of([wait for wait in self.waits if search.finds_ticket(wait.ticket)])
 
     def on_host(self, hostname: str) -> Sequence[WaiterRow]:
         """Return what a host waits for."""
         return [wait for wait in self.waits if wait.ticket.hostname == hostname]
-
-    def about(self, name: str) -> Deadlock | None:
-        """Return the deadlock that a lock is in."""
-        return self.by_lock.get(name)
-
-    def circle(self, name: str) -> Sequence[str]:
-        """Return the locks of the deadlock that a lock is in, that one first; empty: it is not."""
-        deadlock = self.about(name)
-        return () if deadlock is None else deadlock.seen_from(name)
 
 
 NO_WAITS: Final = Waits()
@@ -117,7 +94,7 @@ class WaiterPoller(Loop):
         super().__init__("reading of who waits", _POLL_INTERVAL_S, self.poll)
 
     def waits(self) -> Waits:
-        """Return who waits, as it was at the last look."""
+        """Return the waiters of the last poll; the same object until something changes."""
         return self._waits
 
     def poll(self) -> None:
@@ -125,4 +102,5 @@ class WaiterPoller(Loop):
         if self._table.ready():
             with suppress(ClusterMutexError):  # shown as it was, and tried again
                 self._lines.poll(_REQUEST_TIMEOUT_S)
-            self._waits = Waits.of(self._lines)  # a holder may have changed without its line
+            waits = Waits.of(self._lines)  # a holder may have changed without its queue
+            self._waits = self._waits if waits == self._waits else waits

@@ -20,13 +20,14 @@ from pathlib import Path
 
 from flask import Blueprint, Response, abort, current_app, jsonify, request
 
-from lockclient.overview.lock_json import lock_facts, removal_facts, whole_lock
+from lockclient.overview.lock_json import locks_document, removal_facts, whole_lock
 from lockclient.overview.verdict import standing
 from mutexdash.data.lock_detail import complete, known
 from mutexdash.data.query import Query
-from mutexdash.web.context import dashboard, name_asked_for, tagged, unchanged
+from mutexdash.web.context import dashboard, name_asked_for
 from mutexdash.web.exports import read_removal
 from mutexdash.web.openapi import description
+from mutexdash.web.respond import respond
 
 blueprint = Blueprint("api", __name__, url_prefix="/api")
 
@@ -36,27 +37,23 @@ def locks() -> Response:
     """List the locks that are held."""
     query = Query.read(request.args, ("q", "state", "sort", "page", "per_page"))
     moment = dashboard().moment()
-    if (same := unchanged(moment.etag())) is not None:
-        return same
-    page, snapshot = moment.picture.select(query), moment.picture.snapshot
-    queue = dashboard().store.can.queue  # without one nobody knows who waits
-    answer = jsonify(
-        locks=[
-            lock_facts(
-                *(held.holder, held.standing, held.waiters if queue else None),
-                moment.waits.circle(held.holder.name),
-            )
-            for held in page.items
-        ],
-        total=page.total,
-        revision=snapshot.revision,
-        server_time=moment.wall,
-        unlockers=len(snapshot.unlockers),
-        connected=moment.away_since is None,
-        deadlocks=[deadlock.names for deadlock in moment.waits.deadlocks],
-        remarks=moment.remarks,
-    )
-    return tagged(answer, moment.etag())
+    snapshot = moment.snapshot
+
+    def listed() -> Response:
+        page = snapshot.select(query)
+        document = locks_document(
+            page.items,
+            total=page.total,
+            revision=snapshot.revision,
+            wall=moment.wall,
+            unlockers=len(snapshot.unlockers),
+            connected=moment.away_since is None,
+            deadlocks=snapshot.waits.deadlocks,
+            remarks=moment.remarks,
+        )
+        return jsonify(document)
+
+    return respond(moment.shown("locks"), listed)
 
 
 @blueprint.get("/locks/<lock:name>")
@@ -67,18 +64,20 @@ def lock(name: str | None = None) -> Response:
     board = dashboard()
     moment = board.moment()
     detail = known(name, moment, board.live.table)
-    if (same := unchanged(detail.etag)) is not None:
-        return same
-    whole = complete(detail, moment, board.store)
-    if whole.trouble:
-        abort(503, f"The lock {name!r} can't be shown. {whole.trouble}")
-    if whole.holder is None:
-        abort(404, f"Nobody holds the lock {name!r}.")
-    circle = moment.waits.circle(name)
-    stands = standing(whole.holder, moment.judged_at, deadlock=bool(circle))
-    facts = whole_lock(whole.holder, stands, whole.line.first, circle)
-    facts["waiters"] = whole.line.waiting if board.store.can.queue else None
-    return tagged(jsonify(facts), whole.etag)
+
+    def whole() -> Response:
+        asked = complete(detail, moment, board.store)
+        if asked.trouble:
+            abort(503, f"The lock {name!r} can't be shown. {asked.trouble}")
+        if asked.holder is None:
+            abort(404, f"Nobody holds the lock {name!r}.")
+        circle = detail.deadlock.seen_from(name) if detail.deadlock else ()
+        stands = standing(asked.holder, moment.judged_at, deadlock=bool(circle))
+        facts = whole_lock(asked.holder, stands, asked.line.first, circle)
+        facts["waiters"] = asked.line.waiting if board.store.can.queue else None
+        return jsonify(facts)
+
+    return respond((moment.shown(), detail.shown), whole)
 
 
 @blueprint.get("/removed")
@@ -86,17 +85,18 @@ def removed() -> Response:
     """List what was auto-unlocked and force-unlocked lately, the newest first."""
     query = Query.read(request.args, ("q", "page", "per_page"))
     moment = dashboard().moment()
-    if (same := unchanged(moment.etag())) is not None:
-        return same
-    snapshot = moment.picture.snapshot
-    page = snapshot.removed(query)
-    answer = jsonify(
-        removed=[removal_facts(gone) for gone in page.items],
-        total=page.total,
-        revision=snapshot.revision,
-        server_time=moment.wall,
-    )
-    return tagged(answer, moment.etag())
+    snapshot = moment.snapshot
+
+    def listed() -> Response:
+        page = snapshot.removed(query)
+        return jsonify(
+            removed=[removal_facts(gone) for gone in page.items],
+            total=page.total,
+            revision=snapshot.revision,
+            server_time=moment.wall,
+        )
+
+    return respond(moment.shown("removals"), listed)
 
 
 @blueprint.get("/removed/<lock:name>")

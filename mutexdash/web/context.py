@@ -1,20 +1,50 @@
-"""What all views share: the dashboard of the application, parameters, ETags."""
+"""What all views share: the dashboard of the application, and the name of a lock."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import cast
+import threading
+from dataclasses import dataclass, field
+from functools import partial
+from secrets import token_hex
+from typing import Final, cast
 
-from flask import Flask, Response, abort, current_app, make_response, request
+from flask import Flask, Response, abort, current_app, request
 from prometheus_client import CollectorRegistry
 
 from lockclient.model.lock_name import check_name
 from lockclient.stores.service_protocol import ServiceStore
 from mutexdash.data.live import Live, Moment
 from mutexdash.data.query import BadParameter
-from mutexdash.security.guard import guard
-from mutexdash.web.response_cache import shared
+
+_MAX_KEPT: Final = 64
+_MAX_KEPT_BYTES: Final = 256 * 1024
+"""Answers of one second that are kept, and bytes of one."""
+
+
+class Memo:
+    """The answers of the current second: a list that changes all the time is rendered once a
+    second, and not once for each viewer."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._second = 0
+        self._kept: dict[object, tuple[bytes, list[tuple[str, str]]]] = {}
+
+    def get(self, second: int, key: object) -> Response | None:
+        """Return the answer that was kept in this second."""
+        with self._lock:
+            if second != self._second:
+                self._second, self._kept = second, {}
+            kept = self._kept.get(key)
+        return kept and Response(kept[0], headers=kept[1])
+
+    def keep(self, second: int, key: object, response: Response) -> None:
+        """Keep an answer until the second is over, if it is small and there is room."""
+        body = response.get_data()
+        with self._lock:
+            has_room = len(self._kept) < _MAX_KEPT and len(body) <= _MAX_KEPT_BYTES
+            if has_room and second == self._second:
+                self._kept[key] = body, list(response.headers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +57,9 @@ class Dashboard:
         registry: the metrics of this dashboard.
         url: the store's URL as people may see it, for the commands that pages propose.
         build: changes with templates and static files, so that no page of before is kept.
+        memo: the answers that several viewers get.
+        process: a random text in every ETag, because another process counts its versions from 0,
+            too.
     """
 
     live: Live
@@ -34,6 +67,8 @@ class Dashboard:
     registry: CollectorRegistry
     url: str
     build: str
+    memo: Memo = field(default_factory=Memo)
+    process: str = field(default_factory=partial(token_hex, 8))
 
     def moment(self) -> Moment:
         """Return what there is to see now, or answer 503 before everything was read once."""
@@ -66,35 +101,3 @@ def name_asked_for(name: str | None) -> str:
     if name is None:
         raise BadParameter("The parameter name is missing: give the lock's name.")
     return check_name(name)
-
-
-def unchanged(tag: str | None) -> Response | None:
-    """Return what can be answered at once: 304 if the client has what `tag` names already, or
-    what another viewer has just been answered; else None."""
-    if tag is None:
-        return None
-    if request.if_none_match.contains_weak(_of_this_build(tag)):
-        return tagged(Response(status=304), tag)
-    return shared(_of_this_build(tag), dashboard().live.now())
-
-
-def cached(tag: str, make: Callable[[], Response | str]) -> Response:
-    """Return what can be answered at once, see `unchanged`; else what `make` returns, tagged."""
-    same = unchanged(tag)
-    return tagged(make(), tag) if same is None else same
-
-
-def tagged(answer: Response | str, tag: str | None) -> Response:
-    """Return the answer with its ETag, None for one that is to be asked for again.
-
-    The tag is weak: the moment of the answer and all durations differ between two answers with
-    one tag, and a page counts those on by itself.
-    """
-    response = make_response(answer)
-    if tag is not None:
-        response.set_etag(_of_this_build(tag), weak=True)
-    return response
-
-
-def _of_this_build(tag: str) -> str:
-    return f"{tag}-{dashboard().build}-{guard().viewer_cache_key()}"

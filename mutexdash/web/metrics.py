@@ -79,25 +79,25 @@ def lock_gauges(live: Live, store: ServiceStore) -> Iterator[Metric]:
     moment = live.moment()
     if moment is None:
         return
-    picture = moment.picture
-    states = {state: picture.counts[state] for state in STATES}
+    snapshot = moment.snapshot
+    states = {state: snapshot.counts[state] for state in STATES}
     yield gauge_by_label("mutexdash_locks", "Locks that are held.", "state", states)
     yield GaugeMetricFamily(
         "mutexdash_waiters",
         "Clients in the queue for a lock; 0 in a store without queues.",
-        picture.waiting,
+        snapshot.waiting,
     )
     yield GaugeMetricFamily(
         "mutexdash_deadlocks",
         "Suspected deadlocks: cycles of clients that wait for each other's locks.",
-        len(moment.waits.deadlocks),
+        len(snapshot.waits.deadlocks),
     )
     yield GaugeMetricFamily(
         "mutexdash_waiters_unread",
         "Queued clients whose tickets are too many to be read: a deadlock among them is not seen.",
-        moment.waits.unread,
+        snapshot.waits.unread,
     )
-    running = len(picture.snapshot.unlockers)
+    running = len(snapshot.unlockers)
     yield GaugeMetricFamily("mutexdash_unlockers", "Unlockers that run.", running)
 
 

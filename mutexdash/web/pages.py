@@ -42,8 +42,9 @@ from mutexdash.markup.backtrace import read_backtrace
 from mutexdash.markup.escaping import iso, visible
 from mutexdash.markup.links import linked
 from mutexdash.markup.remedies import remedies, runbook_sections, visits
-from mutexdash.web.context import cached, dashboard, name_asked_for, tagged, unchanged
+from mutexdash.web.context import dashboard, name_asked_for
 from mutexdash.web.exports import read_removal
+from mutexdash.web.respond import Passing, respond
 from mutexdash.web.urls import (
     alert_query,
     force_url,
@@ -65,8 +66,8 @@ def locks() -> Response:
     """Show the locks that are held, and for a few seconds those that were."""
     query = _query("q", "state", "sort", "page")
     moment = dashboard().moment()
-    rows = partial(moment.picture.select, ended=True)
-    return cached(moment.etag(), lambda: _render_list("locks.html", moment, query, rows))
+    rows = partial(moment.snapshot.select, ended=True)
+    return respond(moment.shown("locks"), lambda: _render_list("locks.html", moment, query, rows))
 
 
 @blueprint.get("/lock/<lock:name>")
@@ -99,12 +100,13 @@ def _about_one(template: str, name: str, removed: str | None, **shown: Any) -> R
     board = dashboard()
     moment = board.moment()
     detail = known(name, moment, board.live.table)
-    if (same := unchanged(detail.etag)) is not None:
-        return same
-    whole = complete(detail, moment, board.store, removed)
-    return tagged(
-        _render(template, moment, detail=whole, **shown), detail.etag if whole.etag else None
-    )
+
+    def page() -> Response | str:
+        whole = complete(detail, moment, board.store, removed)
+        html = _render(template, moment, detail=whole, **shown)
+        return html if whole.complete else Passing(html, mimetype="text/html")
+
+    return respond((moment.shown(), detail.shown), page)
 
 
 @blueprint.get("/host")
@@ -114,12 +116,13 @@ def host() -> Response:
     if not name:
         raise BadParameter("The parameter name is missing: give the host's name.")
     moment = dashboard().moment()
-    tag = f"{moment.etag()}-{moment.waits.tag()}"
-    if (same := unchanged(tag)) is not None:
-        return same
-    held, waits = moment.picture.on_host(name), moment.waits.on_host(name)
-    page = _render("host.html", moment, name=name, held=held, waits=waits, most=MAX_PER_PAGE)
-    return tagged(page, tag)
+    snapshot = moment.snapshot
+
+    def page() -> str:
+        held, waits = snapshot.on_host(name), snapshot.waits.on_host(name)
+        return _render("host.html", moment, name=name, held=held, waits=waits, most=MAX_PER_PAGE)
+
+    return respond(moment.shown("locks", "waits"), page)
 
 
 @blueprint.get("/hosts")
@@ -127,9 +130,9 @@ def hosts() -> Response:
     """Show all hosts that hold locks or wait for some."""
     query = _query("q", "page")
     moment = dashboard().moment()
-    tag = f"{moment.etag()}-{moment.waits.tag()}"
-    rows = partial(select_hosts, moment.picture.in_order, moment.waits)
-    return cached(tag, lambda: _render_list("hosts.html", moment, query, rows))
+    rows = partial(select_hosts, moment.snapshot.locks, moment.snapshot.waits)
+    shown = moment.shown("locks", "waits")
+    return respond(shown, lambda: _render_list("hosts.html", moment, query, rows))
 
 
 @blueprint.get("/waiting")
@@ -137,8 +140,9 @@ def waiting() -> Response:
     """Show who waits for what, over all locks."""
     query = _query("q", "page")
     moment = dashboard().moment()
-    tag = f"{moment.etag()}-{moment.waits.tag()}"
-    return cached(tag, lambda: _render_list("waiting.html", moment, query, moment.waits.select))
+    rows = moment.snapshot.waits.select
+    shown = moment.shown("locks", "waits")
+    return respond(shown, lambda: _render_list("waiting.html", moment, query, rows))
 
 
 @blueprint.get("/removed")
@@ -146,8 +150,9 @@ def removed() -> Response:
     """Show what was auto-unlocked and force-unlocked lately."""
     query = _query("q", "page")
     moment = dashboard().moment()
-    rows = moment.picture.snapshot.removed
-    return cached(moment.etag(), lambda: _render_list("removed.html", moment, query, rows))
+    rows = moment.snapshot.removed
+    shown = moment.shown("removals")
+    return respond(shown, lambda: _render_list("removed.html", moment, query, rows))
 
 
 @blueprint.get("/removal")
@@ -155,10 +160,12 @@ def removal() -> Response:
     """Show one removal, with the backtrace of the holder that was."""
     # Not in the path: of all pages' names this one alone needs two, and a path has no room for `.`.
     moment = dashboard().moment()
-    if (same := unchanged(moment.etag())) is not None:  # a record never changes
-        return same
-    found = read_removal(name_asked_for(None), request.args.get("uuid", ""))
-    return tagged(_render("removal.html", moment, removal=found), moment.etag())
+    name, uuid = name_asked_for(None), request.args.get("uuid", "")
+
+    def page() -> str:
+        return _render("removal.html", moment, removal=read_removal(name, uuid))
+
+    return respond(moment.shown("removals"), page)
 
 
 @blueprint.get("/timeline")
@@ -167,15 +174,17 @@ def timeline() -> Response:
     query, span = _query("q"), _span()
     board = dashboard()
     moment = board.moment()
-    shown = lanes(board.live, moment, query, span=span)
-    tag = f"{moment.etag()}-{shown.etag}"
-    if (same := unchanged(tag)) is not None:
-        return same
-    page = _render(
-        "timeline.html", moment, query=query, span=int(span), spans=SPANS_S, lanes=shown,
-        ticks=ticks(shown),
-    )  # fmt: skip
-    return tagged(page, tag)
+
+    def page() -> str:
+        shown = lanes(board.live, moment, query, span=span)
+        return _render(
+            "timeline.html", moment, query=query, span=int(span), spans=SPANS_S, lanes=shown,
+            ticks=ticks(shown),
+        )  # fmt: skip
+
+    # The axis moves on every ten seconds.
+    versions = board.live.history.version, int(moment.wall / 10)
+    return respond((moment.shown("locks", "waits"), versions), page)
 
 
 @blueprint.get("/runbook")

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import click
 
 from lockclient.cli.operate import doctor_checks
-from lockclient.cli.operate.ls import listed_locks
 from lockclient.cli.options import Duration, json_option, store_options
 from lockclient.cli.output import print_json, wrapped
 from lockclient.cli.store_access import (
@@ -21,6 +20,7 @@ from lockclient.cli.store_access import (
 from lockclient.errors import ClusterMutexError
 from lockclient.model.announcement import announced_at
 from lockclient.model.clocks import monotonic
+from lockclient.overview.listing import lister
 from lockclient.overview.table import Table
 from lockclient.overview.waiters import WaitQueues
 from lockclient.settings import Settings
@@ -147,7 +147,8 @@ def findings(store: ServiceStore, settings: Settings, listen: float) -> Iterator
         yield from doctor_checks.clocks([*servers, *_heard(table, listen, store.poll)])
         yield from _knots(table, store)
         now = time.time()
-        yield from doctor_checks.locks(listed_locks(table, now), now)
+        listed = map(lister(table, now, {}, ()), table.rows().values())
+        yield from doctor_checks.locks(list(listed), now)
         yield from doctor_checks.thin_locks(store.thin_locks(), len(store.votes()))
     finally:
         table.stop()

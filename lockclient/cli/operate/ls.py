@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from math import inf
@@ -32,14 +32,14 @@ from lockclient.cli.store_access import (
 )
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline
-from lockclient.model.deadlocks import Deadlock, by_lock
-from lockclient.model.ticket import Ticket
+from lockclient.model.deadlocks import Deadlock
 from lockclient.overview import columns
-from lockclient.overview.columns import SORTS, Listed, in_order
-from lockclient.overview.lock_json import LOCK_FACTS, lock_facts
+from lockclient.overview.columns import SORTS, first_of
+from lockclient.overview.listing import Listed, lister
+from lockclient.overview.lock_json import LOCK_FACTS, locks_document
 from lockclient.overview.search import Search
 from lockclient.overview.table import Table
-from lockclient.overview.verdict import VERDICTS, standing
+from lockclient.overview.verdict import VERDICTS
 from lockclient.overview.waiters import WaitQueues
 from lockclient.service.options import told_as
 from lockclient.settings import Settings
@@ -97,8 +97,9 @@ class Choice(NamedTuple):
     def view(self, store: ServiceStore, table: Table, queues: WaitQueues, wall: float) -> ListView:
         """Return what there is to see at a wall-clock time."""
         deadlocks = queues.deadlocks()
-        locks = filter(self.includes, listed_locks(table, wall, queues.heads, deadlocks))
-        found = in_order(locks, self.sort)
+        listed = map(lister(table, wall, queues.heads, deadlocks), table.rows().values())
+        locks = [lock for lock in listed if self.includes(lock)]
+        found = first_of(locks, self.sort, len(locks))
         return ListView(found, deadlocks, store.warnings_for_display())
 
 
@@ -168,7 +169,7 @@ def ls(
     def choose(lock: Listed) -> bool:
         found_by = lock.standing.words
         chosen = not state or not set(state).isdisjoint(found_by)
-        return chosen and search.finds(lock.holder, *found_by)
+        return chosen and search.holds(lock.holder, lock.text, found_by)
 
     with opened_store(settings) as store:
         (_watch_list if watch else _print_list)(store, Choice(choose, sort), as_json=as_json)
@@ -188,25 +189,6 @@ def _print_list(store: ServiceStore, choice: Choice, *, as_json: bool) -> None:
     print_table(COLUMNS, cells(seen.locks, now), summary(table, seen.locks))
     for text, colour in seen.notes():
         click.secho(wrapped(text, 0), fg=colour, err=True)
-
-
-def listed_locks(
-    table: Table,
-    wall: float,
-    heads: Mapping[str, Ticket] | None = None,
-    deadlocks: Iterable[Deadlock] = (),
-) -> list[Listed]:
-    """Return the locks of a table as listed at a wall-clock time; the rest is of `WaitQueues`."""
-    waiters = table.waiters()
-    nobody = 0 if table.can.queue else None
-    firsts, circles = heads or {}, by_lock(deadlocks)
-    listed = []
-    for name, row in table.rows().items():
-        circle = circles[name].seen_from(name) if name in circles else ()
-        stands = standing(row.holder, wall, deadlock=bool(circle))
-        lock = Listed(row.holder, stands, waiters.get(name, nobody), firsts.get(name), circle)
-        listed.append(lock)
-    return listed
 
 
 def cells(locks: list[Listed], wall: float) -> list[list[object]]:
@@ -236,19 +218,16 @@ def summary(table: Table, locks: list[Listed]) -> str:
 
 
 def _document(table: Table, seen: ListView, wall: float, *, connected: bool) -> dict[str, Any]:
-    return {
-        "locks": [
-            lock_facts(lock.holder, lock.standing, lock.waiters, lock.deadlock)
-            for lock in seen.locks
-        ],
-        "total": len(seen.locks),
-        "revision": table.revision,
-        "server_time": wall,
-        "unlockers": len(table.unlockers()),
-        "connected": connected,
-        "deadlocks": [deadlock.names for deadlock in seen.deadlocks],
-        "remarks": list(seen.remarks),
-    }
+    return locks_document(
+        seen.locks,
+        total=len(seen.locks),
+        revision=table.revision,
+        wall=wall,
+        unlockers=len(table.unlockers()),
+        connected=connected,
+        deadlocks=seen.deadlocks,
+        remarks=seen.remarks,
+    )
 
 
 # ---------------------------------------------------------------- --watch

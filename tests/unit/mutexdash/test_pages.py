@@ -233,19 +233,22 @@ def test_before_everything_was_read_it_says_what_it_waits_for() -> None:
 
 def test_metrics_count_locks_by_state_and_answers_from_zero(board: Board) -> None:
     requests = 'mutexdash_http_requests_total{status="%s",view="pages.%s"} %s\n'
-    assert requests % ("5xx", "lock", "0.0") in board.html("/metrics")
+    timed = "mutexdash_http_request_seconds_count %s\n"
+    before = board.html("/metrics")
+    assert requests % ("5xx", "lock", "0.0") in before
+    count = next(number for number in range(1000) if timed % f"{number}.0" in before)
     board.store.take("a")
     board.store.take("b", held_for=400)
     board.store.take("c", alert_at="x")
     board.store.wait("a", "w1")
     board.get("/")
     text = board.html("/metrics")
-    for state, count in {"ok": 1, "alert": 1, "overdue": 0, "broken": 1}.items():
-        assert f'mutexdash_locks{{state="{state}"}} {count}.0\n' in text
+    for state, found in {"ok": 1, "alert": 1, "overdue": 0, "broken": 1}.items():
+        assert f'mutexdash_locks{{state="{state}"}} {found}.0\n' in text
     for name in ("waiters", "unlockers", "store_connected"):
         assert f"mutexdash_{name} 1.0\n" in text
     assert requests % ("2xx", "locks", "1.0") in text
-    assert "mutexdash_http_request_seconds_count 2.0\n" in text
+    assert timed % f"{count + 2}.0" in text
 
 
 DEEP = """\
@@ -437,12 +440,10 @@ def test_a_label_is_on_every_page_and_in_the_tab() -> None:
             assert 'class="labelled red"' in html
             assert '<b class="cluster red">' in html
             assert "etcd://127.0.0.1:2379/clustermutex" in html
-        tag = board.get("/").headers["ETag"]
         board.store.here = False
         assert "<title>etcd unreachable · prod</title>" in board.html("/")
     with Board() as plain:
         assert "<title>Locks · ClusterMutex</title>" in plain.html("/")
-        assert plain.get("/").headers["ETag"].split("-")[-2] != tag.split("-")[-2]
 
 
 def test_a_stuck_lock_says_what_to_do_and_how_many_wait(board: Board) -> None:

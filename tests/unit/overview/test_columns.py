@@ -26,7 +26,8 @@ from lockclient.model.holder import FACTS, Holder
 from lockclient.model.removal import AUTO_UNLOCK, REMOVAL_FACTS, Removal
 from lockclient.model.ticket import Ticket
 from lockclient.overview import columns
-from lockclient.overview.columns import COLUMNS, SORTS, CellKind, Listed, in_order
+from lockclient.overview.columns import COLUMNS, SORTS, CellKind, first_of
+from lockclient.overview.listing import Listed, urgency
 from lockclient.overview.lock_view import fact_rows, fact_text
 from lockclient.overview.table import Table
 from lockclient.overview.verdict import Standing
@@ -210,7 +211,7 @@ def test_what_is_undecided_is_told_and_promises_no_auto_unlock(
     assert board.html("/?state=undecided").count('<tr class="undecided"') == 2
     assert 'mutexdash_locks{state="undecided"} 2' in board.html("/metrics")
 
-    (cells,) = ls.cells([Listed(row.holder, Standing("ok"), 0)], time.time())
+    (cells,) = ls.cells([Listed.of(row.holder, time.time())], time.time())
     assert cells[[*SORTS].index("auto_unlock_at")] == "undecided"
     told = "\n".join(map(click.unstyle, lock_lines(row.holder, (), time.time())))
     assert f"undecided         {why}. People are alerted" in told
@@ -270,8 +271,9 @@ def test_the_most_urgent_is_what_costs_people_most_and_no_forged_one_is_above_an
         stands = Standing(state, verdict == "deadlock", verdict == "held-too-long")
         assert stands.verdict == verdict
         first = Ticket(name, "w", revision=head) if head else None
-        locks.append(Listed(holder, stands, waiters, first))
-    found = in_order(reversed(locks), "state")
+        order = urgency(holder, stands, waiters, first)
+        locks.append(Listed(holder, stands, waiters, first, (), order, "", NOW))
+    found = first_of(reversed(locks), "state", len(locks))
     assert [listed.holder.name for listed in found] == [name for name, *_ in STUCK]
 
 
@@ -282,7 +284,7 @@ def test_silence_is_told_beside_age(board: Board) -> None:
     assert re.search(r"held for 50 min \d s silent for \d s", text)
     (lock,) = [row.holder for row in table_of(board).rows().values() if row.holder.name == "quiet"]
     wall = time.time()
-    (cells,) = ls.cells([Listed(lock, Standing("ok"), 0)], wall)
+    (cells,) = ls.cells([Listed.of(lock, wall)], wall)
     told = dict(zip([column.key for column in COLUMNS], cells, strict=True))
     assert (str(told["locked_at"])[:6], str(told["alive_at"])[-1]) == ("50 min", "s")
     assert len(str(told["alive_at"])) < 4

@@ -1,0 +1,206 @@
+"""The snapshot that pages, API and metrics show: immutable, made when somebody looks."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from operator import attrgetter
+
+from lockclient.model.announcement import failing_recipients
+from lockclient.model.holder import OK
+from lockclient.model.removal import Removal
+from lockclient.overview.columns import first_of
+from lockclient.overview.listing import HEALTHY, Listed, lister
+from lockclient.overview.rows import Row
+from lockclient.overview.table import Table
+from mutexdash.data.history import History
+from mutexdash.data.query import WAITERS, Page, Query
+from mutexdash.data.waiters import Waits
+
+GONE_SHOWN_S = 6.0
+"""Seconds for which the row of a lock that ended is still shown."""
+_MAX_GONE = 50
+"""Such rows, the newest."""
+_CLOCK_NOISE_S = 1.0
+"""The wall clock and the monotonic clock do not run alike."""
+_SORTED_FROM = 20
+"""Where fewer rows than one in so many are new, they are inserted; else all are sorted."""
+
+_urgency_of, _until_of = attrgetter("urgency"), attrgetter("until")
+
+
+class Rows:
+    """The rows of all locks; each is made again only when its lock has changed. One thread at a
+    time updates them."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._rows: dict[str, Row] = {}
+        self._queued: set[str] = set()
+        self._judged_at = 0.0
+        self._locks: list[Listed] = []
+        self.until = inf
+        """The time up to which all rows stand as they do, or one before it."""
+
+    def update(self, waits: Waits, wall: float) -> list[Listed]:
+        """Return the rows at a wall-clock time, the most urgent first."""
+        listed = lister(self._table, wall, waits.heads, waits.deadlocks)
+        queued = {*self._table.waiters(), *waits.heads, *waits.by_lock}
+        judged_at, rows = self._table.judged_at(wall), self._table.rows()
+        known, locks = self._rows, self._locks
+        if judged_at < self._judged_at - _CLOCK_NOISE_S:  # the clock was put back
+            known, locks = {}, []
+        changed = {name for name, row in rows.items() if known.get(name) is not row}
+        changed |= known.keys() - rows.keys()
+        changed |= queued | self._queued
+        if judged_at > self.until:
+            changed |= {lock.holder.name for lock in locks if judged_at > lock.until}
+            self.until = min((lock.until for lock in locks if judged_at <= lock.until), default=inf)
+        locks = [lock for lock in locks if lock.holder.name not in changed]
+        fresh = [listed(rows[name]) for name in changed & rows.keys()]
+        if len(fresh) < len(locks) / _SORTED_FROM:
+            for lock in fresh:
+                insort(locks, lock, key=_urgency_of)
+        else:
+            locks = sorted(locks + fresh, key=_urgency_of)
+        self.until = min(self.until, *map(_until_of, fresh)) if fresh else self.until
+        self._rows, self._queued, self._judged_at, self._locks = rows, queued, judged_at, locks
+        return locks
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """All that the store says, at `revision`.
+
+    Attributes:
+        judged_at, until: it is right from the one to the other wall-clock time, if nothing is
+            written.
+        locks: those that are held, the most urgent first.
+        gone: the rows of locks that ended within `GONE_SHOWN_S`.
+        counts: the number of locks that each word of `VERDICTS` finds.
+        waiters: the number of waiters of each lock that has some.
+        removals: the newest of the `recorded` ones.
+        versions: for `locks`, `waits` and `removals` a number that grows with each change.
+    """
+
+    revision: int
+    judged_at: float
+    until: float
+    locks: Sequence[Listed]
+    gone: Sequence[Listed]
+    counts: Mapping[str, int]
+    waiters: Mapping[str, int]
+    waits: Waits
+    removals: Sequence[Removal]
+    recorded: int
+    unlockers: Mapping[str, str]
+    failing: Sequence[str]
+    restored_at: float
+    versions: Mapping[str, int]
+
+    @classmethod
+    def of(
+        cls,
+        table: Table,
+        history: History,
+        rows: Rows,
+        waits: Waits,
+        wall: float,
+        before: Snapshot | None,
+    ) -> Snapshot:
+        """Return the snapshot at a wall-clock time; `before` is an earlier one, if any."""
+        # The revision comes first: the copy may hold a change of the next one, and the snapshot is
+        # made again at the next look. The other way round that change would be missing for long.
+        revision, judged_at = table.revision, table.judged_at(wall)
+        waiters, unlockers = table.waiters(), table.unlockers()
+        gone = _gone(history, table, wall)  # before the rows: none of these is among them
+        locks = rows.update(waits, wall)
+        # The most urgent come first: those behind the last one that is not well are `ok` alone.
+        unwell = bisect_left(locks, HEALTHY, key=_urgency_of)
+        counts = Counter(word for lock in locks[:unwell] for word in lock.standing.words)
+        counts[OK] += len(locks) - unwell
+        removals, recorded = table.removals(), table.recorded()
+        versions = dict.fromkeys(("locks", "waits", "removals"), 0)
+        if before is not None:
+            changed = {
+                "locks": (before.locks, before.gone, before.waiters) != (locks, gone, waiters),
+                "waits": before.waits != waits,
+                "removals": (before.removals, before.recorded) != (removals, recorded),
+            }
+            versions = {part: before.versions[part] + is_new for part, is_new in changed.items()}
+        return cls(
+            revision=revision,
+            judged_at=judged_at,
+            until=min(rows.until, *map(_until_of, gone)) if gone else rows.until,
+            locks=locks,
+            gone=gone,
+            counts=counts,
+            waiters=waiters,
+            waits=waits,
+            removals=removals,
+            recorded=recorded,
+            unlockers=unlockers,
+            failing=failing_recipients(unlockers.values()),
+            restored_at=table.restored_at,
+            versions=versions,
+        )
+
+    def is_right_at(self, judged_at: float) -> bool:
+        """Tell whether all locks stand as they do here at a time, if nothing was written."""
+        return self.judged_at - _CLOCK_NOISE_S <= judged_at <= self.until
+
+    @property
+    def waited(self) -> int:
+        """The number of held locks that have waiters."""
+        return sum(1 for lock in self.locks if lock.waiters)
+
+    @property
+    def waiting(self) -> int:
+        """The number of clients that wait for a lock."""
+        return sum(self.waiters.values())
+
+    def on_host(self, hostname: str) -> list[Listed]:
+        """Return the locks that a host holds, the most urgent first."""
+        return [lock for lock in self.locks if lock.holder.hostname == hostname]
+
+    def removed(self, query: Query) -> Page:
+        """Return a page of the removals, the newest first."""
+        search = query.search
+        return query.page_of([gone for gone in self.removals if search.finds_removal(gone)])
+
+    def select(self, query: Query, *, ended: bool = False) -> Page:
+        """Return a page of the locks, with `ended` also the rows of `gone` that belong between its
+        rows; those do not count, so that no other lock changes its page."""
+        found, gone = _matching(self.locks, query), _matching(self.gone if ended else (), query)
+        start, end = (query.page - 1) * query.per_page, query.page * query.per_page
+        first = found[: end + 1] if query.sort == "state" else first_of(found, query.sort, end + 1)
+        items, after = first[start:end], first[end:]
+        if gone and (items or not start):
+            placed = first_of([*items, *after, *gone], query.sort, query.per_page + 1 + len(gone))
+            begin = placed.index(items[0]) if start else 0
+            items = placed[begin : placed.index(after[0]) if after else None]
+        return Page(items, len(found), query.page, query.per_page)
+
+
+def _gone(history: History, table: Table, wall: float) -> list[Listed]:
+    gone: dict[str, Listed] = {}
+    for ended in history.ended(wall - GONE_SHOWN_S):
+        name = ended.holder.name
+        if len(gone) < _MAX_GONE and name not in gone and table.row(name) is None:
+            row = Listed.of(ended.holder, ended.at, ended=ended)
+            gone[name] = row._replace(until=ended.at + GONE_SHOWN_S)
+    return list(gone.values())
+
+
+def _matching(locks: Sequence[Listed], query: Query) -> Sequence[Listed]:
+    if query.state == WAITERS:
+        locks = [lock for lock in locks if lock.waiters]
+    elif query.state:
+        locks = [lock for lock in locks if query.state in lock.standing.words]
+    if not query.text:
+        return locks
+    search = query.search
+    return [lock for lock in locks if search.holds(lock.holder, lock.text, lock.standing.words)]

@@ -1,0 +1,78 @@
+"""Answers with an ETag: 304 for a viewer who has it, else made and compressed once a second."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Final
+
+from flask import Response, make_response, request
+
+from mutexdash.security.guard import viewer
+from mutexdash.web.context import dashboard
+
+_MIN_GZIP_BYTES: Final = 1000
+"""Bytes below which compressing gains nothing."""
+_GZIP_WINDOW: Final = 31
+"""zlib's number for the largest window and a gzip header."""
+_COMPRESSED: Final = (
+    "application/json",
+    "application/yaml",
+    "text/html",
+    "text/css",
+    "text/plain",
+    "text/javascript",
+    "application/javascript",
+    "image/svg+xml",
+)
+
+
+class Passing(Response):
+    """An answer that lacks something for now: it has no ETag, so it is asked for again."""
+
+
+def respond(shown: object, make: Callable[[], Response | str]) -> Response:
+    """Answer 304 if the viewer has what is `shown`; else what `make` returns, with an ETag.
+
+    The ETag is weak: the time and all durations differ between two answers with one ETag, and a
+    page counts those on by itself.
+    """
+    board = dashboard()
+    content = repr((board.process, board.build, viewer(), shown)).encode(errors="replace")
+    tag = blake2b(content, digest_size=12).hexdigest()
+    if request.if_none_match.contains_weak(tag):
+        response = Response(status=304)
+        response.set_etag(tag, weak=True)
+        return response
+    second = int(board.live.now())
+    key = tag, request.script_root, request.path, request.query_string, _takes_gzip()
+    if (kept := board.memo.get(second, key)) is not None:
+        return kept
+    response = compress(make_response(make()))
+    if not isinstance(response, Passing):
+        response.set_etag(tag, weak=True)
+        board.memo.keep(second, key, response)
+    return response
+
+
+def compress(response: Response) -> Response:
+    """Compress an answer, if that is of use and the viewer takes it."""
+    if response.status_code != 200 or response.mimetype not in _COMPRESSED:
+        return response
+    response.vary.add("Accept-Encoding")
+    # An export is large, and made once.
+    if not _takes_gzip() or response.content_encoding or request.blueprint == "exports":
+        return response
+    response.direct_passthrough = False
+    body = response.get_data()
+    if len(body) >= _MIN_GZIP_BYTES:
+        # Filtered: uuids and times are next to random, and finding short matches in them loses.
+        packer = zlib.compressobj(9, zlib.DEFLATED, _GZIP_WINDOW, 9, zlib.Z_FILTERED)
+        response.set_data(packer.compress(body) + packer.flush())
+        response.content_encoding = "gzip"
+    return response
+
+
+def _takes_gzip() -> bool:
+    return request.accept_encodings["gzip"] > 0
