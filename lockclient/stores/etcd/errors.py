@@ -8,17 +8,14 @@ that it does not trust, and TLS where there is none.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator
 from enum import Enum, auto
 from typing import Final
 
 import grpc
-from google.protobuf.message import Message
 
 from lockclient.errors import StoreError, StoreFull, StoreUnavailable
 from lockclient.stores.common.network_errors import ADVICE, Cause, Reason, reason_in, reason_of
 from lockclient.stores.etcd.location import EtcdLocation
-from lockclient.stores.etcd.wire import messages_pb2 as wire
 
 
 class ErrorKind(Enum):
@@ -87,31 +84,28 @@ def answered(error: grpc.RpcError) -> bool:
 # ---------------------------------------------------------------- refusals
 
 
-def refused(
-    error: grpc.RpcError,
-    endpoint: str,
-    location: EtcdLocation | None = None,
-    request: Message | None = None,
-) -> StoreError:
-    """Return the exception for a refusal, in words of ours where the reason is a common one.
-
-    With `location` and `request` a lack of rights can be told exactly.
-    """
+def refused(error: grpc.RpcError, endpoint: str, location: EtcdLocation) -> StoreError:
+    """Return the exception for a refusal, with advice where the reason is a common one."""
     details = (error.details() or error.code().name).removeprefix("etcdserver: ")
     advice, kind = "", StoreError
     if "permission denied" in details:
-        advice = f" {_lacking(location, request)}"
+        user = f"user {location.user!r}" if location.user else "user of this client's certificate"
+        advice = (
+            f" The {user} has no role, or the role lacks a right on keys below {location.root}/. "
+            f"`clustermutex setup-auth --root {location.root}` prints the commands that grant what "
+            "each kind of program needs; `clustermutex doctor` says what this user may do."
+        )
     elif "authentication failed" in details:
-        who = f" as {location.user!r}" if location and location.user else ""
-        secret = location.password_source if location else "ETCDCTL_PASSWORD"
-        advice = f" Check ETCDCTL_USER and {secret}: it does not let us in{who}."
+        user = f" as {location.user!r}" if location.user else ""
+        secret = location.password_source
+        advice = f" Check ETCDCTL_USER and {secret}: it does not let us in{user}."
     elif "user name is empty" in details:
         advice = (
             " This etcd asks for a user: set ETCDCTL_USER and ETCDCTL_PASSWORD, or give a client "
             "certificate (ETCDCTL_CERT, ETCDCTL_KEY) whose common name is a user, where etcd has "
             "--client-cert-auth."
         )
-    elif "invalid auth token" in details and location and not location.user:
+    elif "invalid auth token" in details and not location.user:
         advice = (
             " It is the token of the etcd3 client that was handed over, which never renews it: "
             "give ClusterMutex.setup() user and password beside the client."
@@ -122,57 +116,6 @@ def refused(
         advice = " It takes no locks until it is compacted, defragmented and its alarm disarmed."
         kind = StoreFull
     return kind(f"etcd at {endpoint} refused the request: {details}.{advice}")
-
-
-def _lacking(location: EtcdLocation | None, request: Message | None) -> str:
-    if location is None or request is None:
-        return "The user's role lacks a right on the keys of ClusterMutex."
-    who = f"user {location.user!r}" if location.user else "user of this client's certificate"
-    rights = [
-        f"{right} on {keys}" for keys, right in required_permissions(request, location.root).items()
-    ]
-    return (
-        f"The {who} has no role, or the role lacks a right. What was asked needs "
-        f"{', '.join(rights) or 'rights on all keys of the lease'} (and all keys below). "
-        f"`clustermutex setup-auth --root {location.root}` prints the commands that grant it."
-    )
-
-
-def required_permissions(request: Message, root: str) -> dict[str, str]:
-    """Return what a request wants, as `etcdctl role grant-permission --prefix` has it.
-
-    etcd says "permission denied" and not to what. What it wants follows from the request: reading
-    for every comparison and get, writing for every put and delete, in both branches of a
-    transaction.
-
-    Like `{"/clustermutex/locks/": "readwrite", "/clustermutex/removed/": "read"}`; empty for a
-    request that names no keys.
-    """
-    found: dict[str, set[str]] = {}
-    for right, key in _uses(request):
-        found.setdefault(_folder(key, root), set()).add(right)
-    return {folder: "".join(sorted(rights)) for folder, rights in sorted(found.items())}
-
-
-def _folder(key: bytes, root: str) -> str:
-    """Return the part of the keyspace that a key is in: `<root>/<kind>/`, or all of it."""
-    kind, slash, _ = key.decode(errors="replace").removeprefix(f"{root}/").partition("/")
-    return f"{root}/{kind}{slash}"
-
-
-def _uses(message: Message) -> Iterator[tuple[str, bytes]]:
-    if isinstance(message, wire.Range | wire.Compare | wire.WatchCreate):
-        yield "read", message.key
-    elif isinstance(message, wire.Put | wire.Delete):
-        yield "write", message.key
-    elif isinstance(message, wire.Operation):
-        kind = message.WhichOneof("kind")
-        if kind is not None:
-            yield from _uses(getattr(message, kind))
-    elif isinstance(message, wire.Txn):
-        for part in (message.compare, message.success, message.failure):
-            for element in part:
-                yield from _uses(element)
 
 
 # ---------------------------------------------------------------- no answer

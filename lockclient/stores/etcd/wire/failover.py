@@ -305,7 +305,7 @@ class Tries:
             self._new_tokens += 1
             return min(0.05 * (self._new_tokens - 1), self._deadline.remaining())
         if fault not in (ErrorKind.NOT_SENT, ErrorKind.UNKNOWN):
-            said = refused(error, member.endpoint, failover.location, self._request)
+            said = refused(error, member.endpoint, failover.location)
             said.unknown = self._sending.ambiguous
             raise WireError(fault, error, said)
         cause = cause_of(error, failover.location)

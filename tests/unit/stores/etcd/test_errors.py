@@ -14,6 +14,7 @@ from lockclient.stores.etcd.errors import (
     refused,
     unavailable,
 )
+from lockclient.stores.etcd.location import EtcdLocation
 from tests.simulation.members import Failed as Error
 
 Code = grpc.StatusCode
@@ -167,7 +168,19 @@ def test_who_did_not_answer_is_named() -> None:
 )
 def test_a_refusal_says_what_to_do(details: str | None, advice: str) -> None:
     """Who refused, in etcd's words, and the way out where it is a common one."""
-    error = refused(Error(Code.PERMISSION_DENIED, details), "a:1")
+    error = refused(Error(Code.PERMISSION_DENIED, details), "a:1", EtcdLocation())
     words = (details or "PERMISSION_DENIED").removeprefix("etcdserver: ")
     assert str(error).startswith(f"etcd at a:1 refused the request: {words}.")
     assert advice in str(error)
+
+
+@pytest.mark.parametrize(
+    ("user", "said"),
+    [("ann", "The user 'ann' has"), (None, "The user of this client's certificate has")],
+)
+def test_a_lack_of_rights_names_the_user_and_the_root(user: str | None, said: str) -> None:
+    location = EtcdLocation(root="/r", user=user, password=user)
+    text = str(refused(Error(Code.PERMISSION_DENIED, "permission denied"), "a:1", location))
+    assert said in text
+    assert "on keys below /r/" in text
+    assert "clustermutex setup-auth --root /r" in text

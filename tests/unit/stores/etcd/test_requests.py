@@ -8,16 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-import grpc
 import pytest
 
 from lockclient.model.clocks import Stamps
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
-from lockclient.stores.etcd.errors import refused, required_permissions
 from lockclient.stores.etcd.keys import Keys
-from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.requests import PLANS
 from lockclient.stores.etcd.roles import WRITES
 from lockclient.stores.etcd.wire import messages_pb2 as wire
@@ -34,7 +31,6 @@ from lockclient.stores.requests import (
     Unlock,
     Withdraw,
 )
-from tests.simulation.members import Failed
 
 HOLDER = Holder("a/b", "me", hostname="h", locked_at=1.0).stamped(Stamps(2.0, 3.0))
 DEAD = Holder("a/b", "dead", identity="w", fencing_token=77)
@@ -114,42 +110,12 @@ def test_each_request_is_covered_and_each_grant_is_used(kind: str) -> None:
     The etcds of the tests do not check what is nested in a transaction; newer ones do. So what each
     request wants is read off the request here.
     """
-    wanted = [required_permissions(built(request), "/r") for request in SENT[kind]]
-    assert all(folder.startswith("/r/") for rights in wanted for folder in rights)
-    written = {folder for rights in wanted for folder in rights if "write" in rights[folder]}
+    compared = {part.key for request in SENT[kind] for part in built(request).compare}
+    parts = [part for request in SENT[kind] for part in operations(built(request))]
+    read = {part.range.key for part in parts if part.HasField("range")}
+    written = {part.put.key for part in parts if part.HasField("put")}
+    written |= {part.delete.key for part in parts if part.HasField("delete")}
+    assert all(key.startswith(b"/r/") for key in compared | read | written)
     # `announce` and `write_note` are no requests of a mutex.
-    own = {"/r/unlockers/", "/r/notifications/"} if kind == "unlocker" else set()
-    assert written | own == {f"/r/{folder}/" for folder in WRITES[kind]}
-
-
-DENIED = Failed(grpc.StatusCode.PERMISSION_DENIED, "etcdserver: permission denied")
-UUID = b"/r/locks/x/uuid"
-DELETED = wire.Operation(delete=wire.Delete(key=b"/r/queue/x/1"))
-READ = wire.Txn(failure=[wire.Operation(range=wire.Range(key=b"/r/removed/x/1"))])
-TXN = wire.Txn(
-    compare=[wire.Compare(key=UUID)],
-    success=[wire.Operation(put=wire.Put(key=UUID)), DELETED],
-    failure=[wire.Operation(txn=READ)],
-)
-
-
-def test_what_a_request_wants_is_read_off_it() -> None:
-    """Both branches, comparisons and what is nested count; in the words of etcdctl."""
-    wanted = {"/r/locks/": "readwrite", "/r/queue/": "write", "/r/removed/": "read"}
-    assert required_permissions(TXN, "/r") == wanted
-    watch = wire.WatchCreate(key=b"/r/", range_end=b"/r0")
-    assert required_permissions(watch, "/r") == {"/r/": "read"}
-    nested = wire.Range(key=b"/a/locks/locks/")
-    assert required_permissions(nested, "/a/locks") == {"/a/locks/locks/": "read"}
-    assert required_permissions(wire.LeaseRevoke(id=1), "/r") == {}
-
-
-def test_who_lacks_which_right_is_said() -> None:
-    """etcd says only that something is denied."""
-    text = str(refused(DENIED, "a:1", EtcdLocation(root="/r", user="ann", password="p"), TXN))
-    assert "The user 'ann' has no role, or the role lacks a right." in text
-    assert "readwrite on /r/locks/, write on /r/queue/, read on /r/removed/" in text
-    assert "clustermutex setup-auth --root /r" in text
-    assert "user of this client's certificate" in str(refused(DENIED, "a:1", EtcdLocation(), TXN))
-    of_a_lease = str(refused(DENIED, "a:1", EtcdLocation(), wire.LeaseRevoke(id=1)))
-    assert "rights on all keys of the lease" in of_a_lease
+    own = {"unlockers", "notifications"} if kind == "unlocker" else set()
+    assert {key.decode().split("/")[2] for key in written} | own == set(WRITES[kind])
