@@ -51,30 +51,35 @@ class Metrics:
             "Attempts of this unlocker to remove a lock that was due, by how they ended: removed; "
             "changed (somebody, its holder most likely, wrote to it first); gone (unlocked or "
             "removed first); failed (tried again).",
-            *("result", (REMOVED, CHANGED, GONE, FAILED)),
+            "result",
+            (REMOVED, CHANGED, GONE, FAILED),
         )
         self.removals = counter(
             "clustermutex_removals_seen",
             "Locks that this unlocker saw removed from their holders, by itself or by anyone else.",
-            *("how", REMOVAL_KINDS),
+            "how",
+            REMOVAL_KINDS,
         )
         self.notifications = counter(
             "clustermutex_unlocker_notifications",
             "Events to notify of, for each URL: told (sent); failed (tried again); "
             "unanswered (given up: taken several times and never answered); dropped (only "
             "counted).",
-            *("result", ("told", "failed", "unanswered", "dropped")),
+            "result",
+            ("told", "failed", "unanswered", "dropped"),
         )
         self.requests = counter(
             "clustermutex_unlocker_store_requests",
             "Requests to the store: a page of all locks, a poll, a removal, a heartbeat, a "
             "round of clock checks.",
-            *("task", TASKS),
+            "task",
+            TASKS,
         )
         self.failures = counter(
             "clustermutex_unlocker_store_failures",
             "Requests that the store did not answer in time or refused.",
-            *("task", TASKS),
+            "task",
+            TASKS,
         )
         self.last_success = Gauge(
             "clustermutex_unlocker_last_success_timestamp_seconds",
