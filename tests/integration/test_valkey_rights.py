@@ -248,16 +248,3 @@ def test_a_hint_that_is_refused_fails_no_release(tmp_path: Path, number: int, ri
         env = {"VALKEY_USER": "app", "VALKEY_PASSWORD": "p"}
         found = called(Settings.load(place.url(), env), "doctor", status=None).stdout
         assert found.count(f"it lacks &{some.root}/released/* or +publish") == number
-
-
-def test_doctor_names_who_reads_passwords(servers: Servers) -> None:
-    """As the roles of earlier releases let everybody: to an administrator, and to themselves."""
-    url, right = servers.place().url(), "+config|get"
-    assert right not in called(Settings.load(url), "doctor", status=None).stdout
-    servers.command("ACL", "SETUSER", USERS["client"], right)
-    env = {"VALKEY_USER": USERS["client"], "VALKEY_PASSWORD": SECRETS["CLIENT_PASSWORD"]}
-    for environ in ({}, env):
-        found = called(Settings.load(url, environ), "doctor", status=2).stdout
-        assert f"lets {USERS['client']} read its configuration (+config|get)" in found
-    set_up(servers, "--client", USERS["client"])
-    assert right not in called(Settings.load(url), "doctor", status=None).stdout

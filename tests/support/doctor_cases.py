@@ -253,14 +253,6 @@ def _full(bench: Bench) -> Iterator[Settings]:
     yield Settings(location=servers.place())
 
 
-@finds("read its configuration")
-def _reads_configuration(bench: Bench) -> Iterator[Settings]:
-    servers = bench.servers(1)
-    yield Settings(location=servers.place())
-    servers.command("ACL", "SETUSER", "shop", "+config|get")
-    yield Settings(location=servers.place())
-
-
 @finds("it lacks &")
 def _no_channels(bench: Bench) -> Iterator[Settings]:
     servers = bench.servers(1)

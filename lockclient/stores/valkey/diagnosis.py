@@ -19,7 +19,6 @@ _DURABILITY_ADVICE = (
     "Set appendonly yes, appendfsync always and no-appendfsync-on-rewrite no, then say so: "
     "`clustermutex vouch --kept`."
 )
-_RIGHTS_ADVICE = "Run the script of `clustermutex setup-auth` again: it revokes that right."
 
 
 def examine(servers: Broadcast) -> Iterator[Finding]:
@@ -70,12 +69,6 @@ def _server(
             f"down at once. After a restart it gives no lock for {location.longest:g} s."
         )
         yield Finding("server", WARNING, text, _DURABILITY_ADVICE)
-    if users := _who_reads_configuration(connection, location):
-        text = (
-            f"{endpoint} lets {', '.join(users)} read its configuration (+config|get), and in that "
-            "the passwords of who may do everything."
-        )
-        yield Finding("rights", ERROR, text, _RIGHTS_ADVICE)
 
 
 def _hints(endpoint: str, connection: Connection, servers: Broadcast) -> Iterator[Finding]:
@@ -94,23 +87,6 @@ def _hints(endpoint: str, connection: Connection, servers: Broadcast) -> Iterato
         )
         advice = f"Give it these rights: ACL SETUSER {user} '{right}' {' '.join(missing)}."
         yield Finding("rights", WARNING, text, advice)
-
-
-def _who_reads_configuration(connection: Connection, location: ValkeyLocation) -> list[str]:
-    """Name users who were given that right as one of few, as earlier releases did.
-
-    Who may list users has every right, as a rule. Anybody else is told of its own alone.
-    """
-    try:
-        rules = [decoded(line).split() for line in connection.command("ACL", "LIST")]
-        return [plain(rule[1]) for rule in rules if "+config|get" in rule]
-    except errors.ErrorReply:
-        pass
-    try:
-        connection.command("CONFIG", "GET", "appendfsync")
-    except errors.ErrorReply:
-        return []
-    return [plain(location.user or "default")]
 
 
 def _sum(voting: int, servers: int, majority: int) -> Finding:
