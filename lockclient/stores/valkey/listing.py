@@ -19,10 +19,10 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from statistics import median
-from typing import Final, TypeVar
+from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from lockclient.errors import StoreUnavailable
@@ -55,10 +55,19 @@ _MAX_READ_LOCKS: Final = 100
 _RETRY_S: Final = 3.0
 """Seconds for which a look that had too few answers is begun anew."""
 
-_Name = TypeVar("_Name")
-_Value = TypeVar("_Value")
+
+class _Read(NamedTuple):
+    """What is read of a folder's keys: their fields (none: they are no hashes), and how much."""
+
+    fields: tuple[str, ...]
+    max_bytes: int
 
 
+_READ: Final = {
+    "locks": _Read((*SUBKEYS, "push"), MAX_VALUE_BYTES),
+    "unlockers": _Read(("said",), MAX_VALUE_BYTES),
+    "removed": _Read((), MAX_RECORD),
+}
 Scan = tuple[dict[str, dict[int, Folder]], dict[int, tuple[int, int]]]
 """What a scan has found, of each server that told all: by folders what it has there, and what is
 another one when it has other records."""
@@ -107,13 +116,15 @@ class KeyListing:
         self._few = {name: said for name, said in few.items() if before.get(name) == said}
         self._few_before = few
         locks: dict[Key, int] = {
-            ("locks", name, ""): hash(self._held[name][0]) for name in self._held
+            ("locks", name, ""): hash(text) for name, (text, _) in self._held.items()
         }
         yield (same := self._same(locks, known))
         new = self._held.keys() - {item.name for item in same}
-        found = {name: self._held[name] for name in self._held if name in new}
-        yield from self._read_locks(found, deadline)
-        yield list(self._announcements(folders["unlockers"], deadline))
+        where = {encode(name): self._held[name][1] for name in self._held if name in new}
+        for shown in self._values("locks", where, deadline):
+            items = (self._lock(segment, values, deadline) for segment, values in shown.items())
+            yield [item for item in items if item is not None]
+        yield list(self._announcements(latest(folders["unlockers"]), deadline))
 
     def records(
         self, deadline: Deadline, known: Mapping[Key, KnownItem]
@@ -127,18 +138,18 @@ class KeyListing:
             if name is not None and whole and self._last_holder(name) != uuid:
                 new["removed", name, uuid] = number, rest, i
         yield (same := self._same({key: number for key, (number, _, _) in new.items()}, known))
-        for kind, name, part, *_ in same:
-            del new[kind, name, part]
-        for chunk in _chunks(new):
-            place = {rest: i for _, rest, i in chunk.values()}
-            values = self._read_values(self._rounds.keys.removed, place, (), MAX_RECORD, deadline)
-            if len(values) < len(chunk):  # they are not read again before there are others
+        for item in same:
+            del new[item.key]
+        keys = {rest: (key, number) for key, (number, rest, _) in new.items()}
+        for shown in self._values("removed", {rest: i for _, rest, i in new.values()}, deadline):
+            found = [(*keys[rest], values[0]) for rest, values in shown.items() if values]
+            if len(found) < len(shown):  # they are not read again before there are others
                 where = ", ".join(self._rounds.location.endpoints)
                 raise StoreUnavailable(f"One of {where} ended as it was read.", unknown=False)
             yield [
-                StoredItem(*key, number, self.now(), {key[2]: (values[rest][0], number)})
-                for key, (number, rest, _) in chunk.items()
-                if values[rest][0] is not None
+                StoredItem(*key, number, self.now(), {key[2]: (value, number)})
+                for key, number, value in found
+                if value is not None
             ]
 
     def _same(self, found: Mapping[Key, int], known: Mapping[Key, KnownItem]) -> list[StoredItem]:
@@ -150,12 +161,10 @@ class KeyListing:
             if key in known and known[key].version == version
         ]
 
-    def held(self, prefix: str, deadline: Deadline) -> Iterator[str]:
-        """Yield the names of held locks that begin with `prefix`."""
+    def held(self, deadline: Deadline) -> Iterable[str]:
+        """Return the names of held locks."""
         folders, _ = self._scan(deadline)
-        for name in self._merge_locks(folders["locks"])[0]:
-            if name.startswith(prefix):
-                yield name
+        return self._merge_locks(folders["locks"])[0]
 
     # ------------------------------------------------------------ votes
 
@@ -184,29 +193,28 @@ class KeyListing:
         found, few = dict[str, tuple[str, int]](), dict[str, int | str]()
         quorum = self._rounds.quorum
         least = quorum.majority - (len(self._rounds.all) - len(folders))
-        order, servers = list(folders), list(folders.values())
-        for segment in set[str]().union(*servers):
+        for segment in set[str]().union(*folders.values()):
             if (name := decode(segment)) is None:
                 continue
-            texts = [folder.get(segment) for folder in servers]
-            first = texts[0]
-            if first is not None and texts.count(first) == len(texts):
-                found[name] = first, order[0]
-                if quorum.majority <= len(texts) < quorum.servers:
-                    few[name] = len(texts)
-                continue
-            keys = [
-                (ScannedKey.parse(text), i) for text, i in zip(texts, order, strict=True) if text
-            ]
-            votes = Counter(key.uuid for key, _ in keys)
-            uuid = self._likeliest_holder(name, votes, keys, least)
-            if votes[uuid] < quorum.majority:
-                few[name] = quorum.minority_text(votes, len(folders))
-            elif votes[uuid] < quorum.servers:
-                few[name] = votes[uuid]
-            if votes[uuid] >= least:
-                key, i = max((key, i) for key, i in keys if key.uuid == uuid)
-                found[name] = f"{key.number} {uuid}", i
+            texts = {folder.get(segment) for folder in folders.values()}
+            if len(texts) == 1 and (text := texts.pop()) is not None:
+                found[name], number = (text, next(iter(folders))), len(folders)
+            else:
+                keys = [
+                    (ScannedKey.parse(folder[segment]), i)
+                    for i, folder in folders.items()
+                    if segment in folder
+                ]
+                votes = Counter(key.uuid for key, _ in keys)
+                uuid = self._likeliest_holder(name, votes, keys, least)
+                number = votes[uuid]
+                if number < quorum.majority:
+                    few[name] = quorum.minority_text(votes, len(folders))
+                if number >= least:
+                    key, i = max((key, i) for key, i in keys if key.uuid == uuid)
+                    found[name] = f"{key.number} {uuid}", i
+            if quorum.majority <= number < quorum.servers:
+                few[name] = number
         return found, few
 
     def _likeliest_holder(
@@ -226,81 +234,61 @@ class KeyListing:
 
         return max(votes, key=likelihood)
 
+    # ------------------------------------------------------------ reading what is new
+
     def _announcements(
-        self, folders: Mapping[int, Folder], deadline: Deadline
+        self, found: Mapping[str, tuple[int, int]], deadline: Deadline
     ) -> Iterator[StoredItem]:
-        newest = latest(folders)
-        for part in _chunks(newest):
-            place = {segment: i for segment, (_, i) in part.items()}
-            values = self._read_values(
-                self._rounds.keys.unlockers, place, ("said",), MAX_VALUE_BYTES, deadline
-            )
-            for segment, (value, *_) in values.items():
-                name, number = unquote(segment), part[segment][0]
-                if value is not None and encode(name) == segment:
-                    found: dict[str, Found] = {"": (value, number)}
-                    yield StoredItem("unlockers", name, "", number, self.now(), found)
+        where = {segment: i for segment, (_, i) in found.items()}
+        for shown in self._values("unlockers", where, deadline):
+            for segment, values in shown.items():
+                name, number = unquote(segment), found[segment][0]
+                if values and values[0] is not None and encode(name) == segment:
+                    said: dict[str, Found] = {"": (values[0], number)}
+                    yield StoredItem("unlockers", name, "", number, self.now(), said)
 
-    # ------------------------------------------------------------ what is not known yet
-
-    def _read_locks(
-        self, new: Mapping[str, tuple[str, int]], deadline: Deadline
-    ) -> Iterator[Sequence[StoredItem]]:
-        """Read all that locks say, of servers that have the state that was seen.
+    def _lock(
+        self, segment: str, values: Sequence[bytes | None], deadline: Deadline
+    ) -> StoredItem | None:
+        """Return a lock as a server has it that had the state which the scan found.
 
         Where that has changed meanwhile it is asked as for one lock, of a majority.
         """
-        fields = (*SUBKEYS, "push")
-        for part in _chunks(new):
-            place = {encode(name): i for name, (_, i) in part.items()}
-            values = self._read_values(
-                self._rounds.keys.locks, place, fields, MAX_VALUE_BYTES, deadline
-            )
-            found: list[StoredItem] = []
-            for name, (text, _) in part.items():
-                shown = values.get(encode(name), ())
-                item = self._item(name, dict(zip(fields, shown, strict=False)))
-                if item is None or item.version != ScannedKey.parse(text).version():
-                    item = self._item(name, self._read_by_majority(name, deadline))
-                if item is not None:
-                    found.append(item)
-            yield found
+        name = decode(segment) or ""
+        item = self._item(name, dict(zip(_READ["locks"].fields, values, strict=False)))
+        if item is not None and item.version == hash(self._held[name][0]):
+            return item
+        command = self._views.read_command(name, whole=True)
+        sending = RequestState(Read(name))
+        answers = self._rounds.read(command, sending, deadline, self._views.is_known)
+        return self._item(name, self._views.latest_fields(answers))
 
     def _item(self, name: str, fields: Mapping[str, bytes | None]) -> StoredItem | None:
         if (text := fields.get("uuid")) is None:
             return None
         uuid = text[: MAX_UUID_BYTES + 1].decode(errors="replace")
-        push = number_of(fields["push"] or b"")
-        version, values = ScannedKey(push, uuid).version(), subkeys_of(fields, uuid, push)
-        return StoredItem("locks", name, "", version, self.now(), values)
+        push = number_of(fields.get("push") or b"")
+        values = subkeys_of(fields, uuid, push)
+        return StoredItem("locks", name, "", hash(f"{push} {uuid}"), self.now(), values)
 
-    def _read_by_majority(self, name: str, deadline: Deadline) -> Mapping[str, bytes | None]:
-        """Return what a majority says of a lock now."""
-        command = self._views.read_command(name, whole=True)
-        sending = RequestState(Read(name))
-        answers = self._rounds.read(command, sending, deadline, self._views.is_known)
-        return {"push": b"", **self._views.latest_fields(answers)}
-
-    def _read_values(
-        self,
-        folder: str,
-        place: Mapping[str, int],
-        fields: Sequence[str],
-        max_bytes: int,
-        deadline: Deadline,
-    ) -> dict[str, list[bytes | None]]:
-        """Read these keys' values, each in the server that is named for it; longer ones are cut
-        so that it shows."""
-        keys: dict[int, list[str]] = {}
-        for segment, i in place.items():
-            keys.setdefault(i, []).append(segment)
+    def _values(
+        self, folder: str, where: Mapping[str, int], deadline: Deadline
+    ) -> Iterator[dict[str, Sequence[bytes | None]]]:
+        """Read these keys' values, each in the server that is named for it, so many at once; longer
+        ones are cut so that it shows. Of a server that ended there are none."""
+        fields, max_bytes = _READ[folder]
         how = (str(max_bytes + 1), str(len(fields)), *fields)
-        args = {i: (*how, *(folder + segment for segment in keys[i])) for i in keys}
-        answers = self._ask_all(lua_scripts.SHOW, args, deadline).answers
-        shown: dict[str, list[bytes | None]] = {}
-        for i, reply in answers.items():
-            shown.update(zip(keys[i], reply.rest[0], strict=True))
-        return shown
+        segments = iter(where)
+        while part := [*islice(segments, _MAX_READ_LOCKS)]:
+            keys: dict[int, list[str]] = {}
+            for segment in part:
+                keys.setdefault(where[segment], []).append(segment)
+            begin = f"{self._rounds.keys.all}{folder}/"
+            args = {i: (*how, *(begin + segment for segment in keys[i])) for i in keys}
+            shown: dict[str, Sequence[bytes | None]] = dict.fromkeys(part, ())
+            for i, reply in self._ask_all(lua_scripts.SHOW, args, deadline).answers.items():
+                shown.update(zip(keys[i], reply.rest[0], strict=True))
+            yield shown
 
     def _ask_all(
         self, script: Script, args: Mapping[int, tuple[str, ...]], deadline: Deadline
@@ -359,9 +347,3 @@ class KeyListing:
             self._first = median(self.ahead.values())
         folders = {name: {i: read[i][name] for i in read} for name in FOLDERS}
         return folders, {i: (numbers[i], sums[i]) for i in read}
-
-
-def _chunks(of: Mapping[_Name, _Value]) -> Iterator[dict[_Name, _Value]]:
-    items = iter(of.items())
-    while part := dict(islice(items, _MAX_READ_LOCKS)):
-        yield part

@@ -184,7 +184,8 @@ class ValkeyStore(PolledStore):
     # ------------------------------------------------------------ reading
 
     def names(self, prefix: str, limit: int, deadline: Deadline) -> list[str]:
-        return sorted(self._listing.held(prefix, deadline))[:limit]
+        held = (name for name in self._listing.held(deadline) if name.startswith(prefix))
+        return sorted(held)[:limit]
 
     def clock_offsets(self, timeout: float) -> list[float]:  # noqa: ARG002 - looks have asked
         """See `ServiceStore.clock_offsets`: by each server's last answer."""

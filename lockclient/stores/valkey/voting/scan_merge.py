@@ -28,10 +28,6 @@ class ScannedKey(NamedTuple):
         number, _, uuid = text.partition(" ")
         return cls(number_of(number.encode(), _MAX_DIGITS), uuid)
 
-    def version(self) -> int:
-        """Return what `StoredItem.version` is of it, for this process."""
-        return hash(f"{self.number} {self.uuid}")
-
 
 Folder = dict[str, str]
 """What one server has in a folder: by the key's last segment."""
