@@ -59,7 +59,7 @@ def test_the_command_takes_shows_and_frees_locks(servers: Servers) -> None:
     servers.all[1].command("HSET", f"{servers.root}/server", "kept", "0")
     found = examined()
     away = f"{servers.all[0].endpoint} has no vote: connection refused"
-    assert f"{away}. → Check the network, and that it runs." in found
+    assert f"{away}. → Check the network, and that the server runs." in found
     assert f"{servers.all[1].endpoint} may lose what it has answered" in found
     assert "2 of 3 servers vote; 2 must agree: none may fail. → Do what is said" in found
     listed = called(settings, "ls").stderr

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import valkey.exceptions as valkey_py
 
 from lockclient.errors import StoreError, StoreFull, StoreUnavailable
-from lockclient.stores.common.network_errors import ADVICE, Reason, reason_of
+from lockclient.stores.common.network_errors import ADVICE, NOBODY_THERE, Reason, reason_of
 from lockclient.stores.valkey.location import ValkeyLocation
 
 Unanswered = (OSError, valkey_py.ConnectionError, valkey_py.TimeoutError, valkey_py.InvalidResponse)
@@ -40,6 +40,7 @@ class VoteFailure(NamedTuple):
             another server may stand at this address by now, or the user be another one.
         foreign_key: something that is not ours stands at the key.
         unanswered: the request was sent, and may have been done, or may be yet.
+        advice: what people can do about it, where the reason does not say it.
     """
 
     reason: str
@@ -48,10 +49,20 @@ class VoteFailure(NamedTuple):
     by_connection: bool = False
     foreign_key: bool = False
     unanswered: bool = False
+    advice: str = ""
 
 
-_LATE: Final = "no answer in time"
-_CLOSED: Final = Reason.CLOSED.value
+VOUCH_ADVICE: Final = (
+    "If nobody holds a lock of this keyspace, `clustermutex vouch` lets servers vote at once."
+)
+_RIGHTS_ADVICE: Final = (
+    "`clustermutex setup-auth` prints the rights of each program (--client, --unlocker, "
+    "--dashboard, --operator)."
+)
+_NETWORK_ADVICE: Final = "Check the network, and that the server runs."
+_NETWORK: Final = (*NOBODY_THERE, Reason.NO_CONNECTION, Reason.NO_ANSWER, Reason.CLOSED)
+NO_ANSWER: Final = VoteFailure(Reason.NO_ANSWER.value, advice=_NETWORK_ADVICE)
+NO_CONNECTION: Final = VoteFailure(Reason.NO_CONNECTION.value, advice=_NETWORK_ADVICE)
 _full: Final = partial(VoteFailure, out_of_space=True)
 _for_the_connection: Final = partial(VoteFailure, permanent=True, by_connection=True)
 _a_replica: Final = partial(VoteFailure, by_connection=True)  # it may be promoted
@@ -84,13 +95,10 @@ _BY_ERROR_TEXT: Final = {
     "max number of clients": VoteFailure("it has too many clients (maxclients)"),
 }
 """By a pattern of a server's error reply; the first that matches counts."""
-_WORDS: Final = {
-    Reason.NO_ANSWER: _LATE,
-    Reason.NO_CONNECTION: _LATE,
-    Reason.UNTRUSTED: f"{Reason.UNTRUSTED.value} (VALKEY_CACERT)",
-    Reason.CLIENT_REFUSED: f"{Reason.CLIENT_REFUSED.value} (VALKEY_CERT, VALKEY_KEY)",
-    Reason.HANDSHAKE: f"{Reason.HANDSHAKE.value}; it may want a client certificate "
-    "(VALKEY_CERT, VALKEY_KEY)",
+_VARIABLES: Final = {
+    Reason.UNTRUSTED: " (VALKEY_CACERT)",
+    Reason.CLIENT_REFUSED: " (VALKEY_CERT, VALKEY_KEY)",
+    Reason.HANDSHAKE: "; it may want a client certificate (VALKEY_CERT, VALKEY_KEY)",
 }
 _OF_THIS_PROCESS: Final = (Reason.NO_DESCRIPTORS, Reason.NO_THREADS, Reason.NO_MEMORY)
 
@@ -101,35 +109,20 @@ _PERMISSION_NOISE: Final = re.compile(
     "^(NOPERM|ERR) (ACL failure in script: )?| script: .*$|^ACL failure in script: "
 )
 """What stands around a refusal for want of a right, and is nothing to people."""
-_MAY_NOT: Final = "this user may not do that"
-_NO_TLS: Final = "if there is no TLS at this port, the URL begins with valkey://"
-_TLS: Final = "if there is TLS at this port, the URL begins with valkeys://"
-_MAYBE_TLS: Final = {True: (_LATE, _CLOSED), False: (_CLOSED,)}
+_OTHER_SCHEME: Final = {
+    True: ": if there is no TLS at this port, the URL begins with valkey://",
+    False: ": if there is TLS at this port, the URL begins with valkeys://",
+}
+_MAYBE_TLS: Final = {
+    True: (Reason.NO_ANSWER, Reason.NO_CONNECTION, Reason.CLOSED),
+    False: (Reason.CLOSED,),
+}
 """By whether we talk TLS: what may mean that the server does otherwise."""
 UNSETTLED: Final = (
     "it is new to this keyspace, or was emptied or restarted, and no program has met it since that "
     "may take or remove locks"
 )
 """Why a server has no vote of which nobody has noted when it votes, for who may not note it."""
-VOUCH_ADVICE: Final = (
-    "If nobody holds a lock of this keyspace, `clustermutex vouch` lets servers vote at once."
-)
-_PERMISSION_ADVICE: Final = (
-    "`clustermutex setup-auth` prints the rights of each program (--client, --unlocker, "
-    "--dashboard, --operator)."
-)
-_NETWORK_ADVICE: Final = (
-    "Check the network, and that it runs.",
-    "Check the network, and that they run.",
-)
-_SILENT: Final = re.compile("in time|not reached")
-_ADVICE: Final = (
-    ("votes in", (VOUCH_ADVICE, VOUCH_ADVICE)),
-    (_MAY_NOT, (_PERMISSION_ADVICE, _PERMISSION_ADVICE)),
-    (f"refused$|no route|resolved|{_CLOSED}|{_SILENT.pattern}", _NETWORK_ADVICE),
-)
-"""By a pattern of a failure's reason: what people can do about it, where those
-words do not say it: of one server, and of several."""
 
 
 def server_error(text: str) -> Exception:
@@ -137,13 +130,20 @@ def server_error(text: str) -> Exception:
     return UnknownScript(text) if text.startswith("NOSCRIPT") else ErrorReply(text)
 
 
+def check(*answers: object) -> None:
+    """Raise the first of these answers that is an error."""
+    for answer in answers:
+        if isinstance(answer, ErrorReply):
+            raise answer
+
+
 def classify(error: Exception, location: ValkeyLocation | None = None) -> VoteFailure:
     """Return what any error means; with a location it came as a connection was opened."""
     text = " ".join(str(error).split())
     if isinstance(error, ErrorReply):
         if _NO_PERMISSION.search(text):
-            reason = f"{_MAY_NOT} ({_cut(_PERMISSION_NOISE.sub('', text))})"
-            return VoteFailure(reason, permanent=True)
+            reason = f"this user may not do that ({_cut(_PERMISSION_NOISE.sub('', text))})"
+            return VoteFailure(reason, permanent=True, advice=_RIGHTS_ADVICE)
         known = (found for pattern, found in _BY_ERROR_TEXT.items() if re.search(pattern, text))
         return next(known, None) or VoteFailure(_cut(text), permanent=True)
     if isinstance(error, StoreError):
@@ -152,12 +152,13 @@ def classify(error: Exception, location: ValkeyLocation | None = None) -> VoteFa
         return VoteFailure("it answers, and not as Valkey does")
     inner = error.__context__  # valkey-py raises its own exceptions instead
     why = reason_of(inner if isinstance(inner, OSError) else error)
-    if why in _OF_THIS_PROCESS:
-        return VoteFailure(f"{why.value}. {ADVICE[why]}".rstrip("."), permanent=True)
-    reason = (_WORDS.get(why, why.value) if why else _cut(text)) or type(error).__name__
-    if location is None or reason not in _MAYBE_TLS[location.tls]:
-        return VoteFailure(reason)
-    return VoteFailure(f"{reason}: {_NO_TLS if location.tls else _TLS}")
+    if why is None:
+        return VoteFailure(_cut(text) or type(error).__name__)
+    reason = why.value + _VARIABLES.get(why, "")
+    if location is not None and why in _MAYBE_TLS[location.tls]:
+        reason += _OTHER_SCHEME[location.tls]
+    advice = _NETWORK_ADVICE if why in _NETWORK else ADVICE.get(why, "")
+    return VoteFailure(reason, permanent=why in _OF_THIS_PROCESS, advice=advice)
 
 
 def may_run_no_script(error: ErrorReply) -> bool:
@@ -171,30 +172,25 @@ def _cut(text: str) -> str:
 
 def config_mismatch(fingerprint: bytes, location: ValkeyLocation) -> VoteFailure:
     """Return the failure of a keyspace that other clients have configured otherwise."""
-    theirs = dict(
-        setting.partition("=")[::2] for setting in fingerprint.decode(errors="replace").split()
-    )
-    if theirs.get("keys") != "2":
+    theirs, ours = _settings(fingerprint.decode(errors="replace")), _settings(location.terms)
+    names = ("keys", "servers", "longest", "expire")
+    name = next((name for name in names if theirs.get(name) != ours.get(name)), "servers")
+    if name == "keys":
         reason = (
-            "its keys are of a release without an index, and nobody lists them: end all clients of "
-            "that release, then delete <prefix>/server on each server"
-        )
-    elif theirs.get("servers") != str(len(location.endpoints)):
-        reason = (
-            f"it is one of {theirs.get('servers', '?')} servers there, and this client's URL names "
-            f"{len(location.endpoints)}: all who use this prefix must name the same ones"
-        )
-    elif theirs.get("longest") != f"{location.longest:g}":
-        reason = (
-            f"longest is {theirs.get('longest', '?')} s there, and {location.longest:g} s in this "
-            "client's URL: all who use this prefix must say the same"
+            "its keys are of another release, and nobody lists them: end all clients of that "
+            "release, then delete <prefix>/server on each server"
         )
     else:
+        what = "the number of servers" if name == "servers" else name
         reason = (
-            f"expire is {theirs.get('expire', '0')} there, and {location.expire:d} in this "
-            "client's URL: all who use this prefix must say the same"
+            f"{what} is {theirs.get(name, '0')} there, and {ours.get(name, '0')} in this client's "
+            "URL: all who use this prefix must say the same"
         )
     return VoteFailure(reason, permanent=True)
+
+
+def _settings(terms: str) -> dict[str, str]:
+    return dict(setting.partition("=")[::2] for setting in terms.split())
 
 
 # ---------------------------------------------------------------- our exceptions
@@ -208,9 +204,8 @@ def no_majority(
     few = f"{location.majority} of {len(location.endpoints)} Valkey servers must agree"
     if len(location.endpoints) == 1:
         few = "The Valkey server must agree"
-    late = not failures or any(_SILENT.search(failure.reason) for failure in failures.values())
-    text = f"{few}, and did not{' in time' if late else ''} ({reasons or 'the time was up'})."
-    advice = advice_for(failures.values() or [VoteFailure(_LATE)] * len(location.endpoints))
+    text = f"{few}, and did not ({reasons or 'the time was up'})."
+    advice = advice_for(failures.values() or [NO_ANSWER])
     votes = len(location.endpoints) - sum(failure.permanent for failure in failures.values())
     if votes >= location.majority:
         full = sum(failure.out_of_space for failure in failures.values())
@@ -231,12 +226,7 @@ def reasons_text(location: ValkeyLocation, failures: Mapping[int, VoteFailure]) 
 
 def advice_for(failures: Iterable[VoteFailure]) -> str:
     """Say what people can do about these; empty where their words say it, or nobody knows."""
-    reasons = [failure.reason for failure in failures]
-    found = [
-        (sum(bool(re.search(pattern, reason)) for reason in reasons), advice)
-        for pattern, advice in _ADVICE
-    ]
-    return " ".join(advice[number > 1] for number, advice in found if number)
+    return " ".join(dict.fromkeys(failure.advice for failure in failures if failure.advice))
 
 
 def silence_too_long(location: ValkeyLocation, seconds: float) -> StoreError:

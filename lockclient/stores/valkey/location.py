@@ -64,7 +64,7 @@ class ValkeyLocation(Servers):
         return len(self.endpoints) // 2 + 1
 
     @property
-    def config_fingerprint(self) -> str:
+    def terms(self) -> str:
         """What all clients of this keyspace must have alike, as each server knows it.
 
         How many servers there are, and not which: they may have other names in another network.

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from lockclient.model.holder import MAX_VALUE_BYTES, SUBKEYS
 from lockclient.model.removal import MAX_RECORD
-from lockclient.stores.valkey import lua_scripts
+from lockclient.stores.valkey import errors, lua_scripts
 from lockclient.stores.valkey.errors import ErrorReply
 from lockclient.stores.valkey.keys import LATE_REQUEST_S, number_of
 from lockclient.stores.valkey.lua_scripts import FOLDERS, NUMBERS, Script
@@ -22,6 +22,8 @@ from lockclient.stores.valkey.lua_scripts import FOLDERS, NUMBERS, Script
 Words = tuple[str, ...]
 Answer = tuple[str, list[Any]]
 """What the script would answer: a word, and what follows it."""
+Exchange = Generator[Sequence[Words], list[Any], Answer]
+"""Yields commands, is sent their answers, errors as well, and returns what they come to."""
 Steps = Generator[list[Words], list[Any], list[Any]]
 """Yields the commands of a transaction, is sent their answers, and returns what was read."""
 
@@ -30,10 +32,8 @@ _NUMBER: Final = {"locks": "push", "unlockers": "number"}
 """By folders: the field that grows with each write."""
 
 
-def transactions(
-    script: Script, keys: Words, args: Words, run_id: str, terms: str
-) -> Generator[list[Words], list[Any], Answer]:
-    """Yield the commands of one transaction after the other; return what the script answers."""
+def transactions(script: Script, keys: Words, args: Words, run_id: str, terms: str) -> Exchange:
+    """Yield one transaction after the other; return what the script answers."""
     kind, steps = _READS[script]
     reading, now = steps(keys, args, " expire=1" in terms), 0
     answers: Any = None
@@ -41,17 +41,18 @@ def transactions(
         try:
             asked = reading.send(answers)
         except StopIteration as end:
-            told = [*end.value, now] if kind == "listed" else end.value
-            return kind, told
-        replication, server, time, *answers = yield [
+            return kind, [*end.value, now] if kind == "listed" else end.value
+        told = yield [
+            ("MULTI",),
             ("INFO", "replication"),
             ("HMGET", keys[0], "run", "terms", "votes_at", "replid2"),
             ("TIME",),
             *asked,
+            ("EXEC",),
         ]
-        for answer in (replication, server):
-            if isinstance(answer, ErrorReply):
-                raise answer
+        errors.check(*told)  # that one says why the others were refused
+        replication, server, time, *answers = told[-1]
+        errors.check(replication, server)
         now = 1000 * int(time[0]) + int(time[1]) // 1000
         if (refusal := _refusal(replication.decode(), server, run_id, terms, now)) is not None:
             return refusal
@@ -84,9 +85,7 @@ def _read(keys: Words, args: Words, expires: bool) -> Steps:
     fields = _FIELDS if args[0] else ("uuid", "push")
     record = [("GETRANGE", keys[2], "0", str(MAX_RECORD))] if args[0] else []
     has, left, *records = yield [("HMGET", keys[1], *fields), ("PTTL", keys[1]), *record]
-    for answer in (has, *records):
-        if isinstance(answer, ErrorReply):
-            raise answer
+    errors.check(has, *records)
     found: list[bytes] = []
     if not _is_over(left, expires):
         for field, value in zip(fields, has, strict=True):
@@ -102,9 +101,8 @@ def _list(_: Words, args: Words, expires: bool) -> Steps:
     pages = yield [("SSCAN", prefix + folder, at, "COUNT", count) for folder, at in begins.items()]
     following = dict.fromkeys(FOLDERS, b"0")
     entries: dict[str, list[str]] = {folder: [] for folder in FOLDERS}
+    errors.check(*pages)
     for folder, page in zip(begins, pages, strict=True):
-        if isinstance(page, ErrorReply):
-            raise page
         following[folder] = page[0]
         entries[folder] = [entry.decode(errors="replace") for entry in page[1]]
     found: dict[str, dict[str, str]] = {folder: {} for folder in FOLDERS}

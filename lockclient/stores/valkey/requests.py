@@ -98,7 +98,6 @@ from lockclient.stores.valkey.voting.lock_view import LockViews
 from lockclient.stores.valkey.voting.quorum import count
 from lockclient.stores.valkey.voting.rounds import Rounds
 from lockclient.stores.valkey.wire.connection import Command, Reply
-from lockclient.stores.valkey.wire.server import Sent
 from lockclient.stores.valkey.wire.turns import Waiters
 
 _ANOTHER: Final = "another"
@@ -196,63 +195,39 @@ class ValkeyRequestExecutor:
         return self._views.not_holder(name, uuid, answers, resent=sending.ambiguous)
 
     def unlock(self, request: Unlock, sending: RequestState, deadline: Deadline) -> Outcome:
-        silent: dict[int, Sent] = {}
-        answers = self._delete_by_majority(request, sending, deadline, silent)
-        # Who was sent it before, and did not answer, has done it then.
-        gone = sum(
-            reply.kind != "dropped" and not (i in silent and not any(reply.rest))
-            for i, reply in answers.items()
-        )
-        if gone < self._quorum.majority:
-            self._notify_waiters(request.name, request.uuid, answers)
+        answers = self._delete_by_majority(request, sending, deadline)
+        if len(answers) - count(answers, "dropped") < self._quorum.majority:
             return Done(0)
         return self._views.not_holder(request.name, request.uuid, answers, resent=sending.ambiguous)
 
     def withdraw(self, request: Withdraw, sending: RequestState, deadline: Deadline) -> Outcome:
-        answers = self._delete_by_majority(request, sending, deadline, {})
-        self._notify_waiters(request.name, request.uuid, answers)
+        self._delete_by_majority(request, sending, deadline)
         return Done(0)
 
     def _delete_by_majority(
-        self,
-        request: Unlock | Withdraw,
-        sending: RequestState,
-        deadline: Deadline,
-        silent: dict[int, Sent],
+        self, request: Unlock | Withdraw, sending: RequestState, deadline: Deadline
     ) -> dict[int, Reply]:
         """Have a uuid's lock deleted by a majority; others that may have it do so later."""
         name, uuid, rounds = request.name, request.uuid, self._rounds
-        has_tombstone = isinstance(request, Withdraw) and request.tombstone
-        drop = rounds.drop(name, uuid, "all", tombstone=has_tombstone)
         tombstone = rounds.drop(name, uuid, "all", tombstone=True)
-        take = rounds.sent_takes.get(uuid)  # None: another process has taken it
-
-        def asked(i: int) -> Command | None:
-            if take is None or has_tombstone:
-                return drop
-            if take.is_in_flight(i):
-                return None
-            return tombstone if take.is_unanswered(i) else drop
-
-        before = dict(take.requests) if take is not None else {}
-        answers = rounds.until_enough(
-            *(drop, sending, deadline, rounds.is_majority, silent), instead=asked
-        )
+        take = rounds.sent_takes.get(uuid)
+        if isinstance(request, Withdraw) and request.tombstone:
+            drop, is_everywhere = tombstone, True
+        else:
+            drop = rounds.drop(name, uuid, "all")
+            is_everywhere = take is None  # another process has taken it: maybe on any server
+        settled = take.settled() if take is not None else set()
+        answers = rounds.until_enough(drop, sending, deadline, rounds.is_majority)
         rounds.sent_takes.pop(uuid, None)
-        after = take.requests if take is not None else {}
-        for i in rounds.all:
-            if i in answers:
-                # A push that has given votes back meanwhile may have done it after this answer.
-                later = after.get(i, ())[len(before.get(i, ())) :]
-                if later:
-                    rounds.undo_queue.add_when_answered(i, later, tombstone, tombstone)
-            elif i in silent:
-                rounds.undo_queue.add_when_answered(i, (silent[i],), drop, tombstone)
-            elif take is None or has_tombstone:
-                rounds.undo_queue.add({i}, tombstone)
-            else:
-                rounds.undo_queue.add_when_answered(i, after.get(i, ()), drop, tombstone)
         rounds.unconfirmed_pushes.pop(uuid, None)
+        if is_everywhere:
+            rounds.undo_queue.add({*rounds.all} - answers.keys(), tombstone)
+        elif take is not None:
+            for i, sent in take.requests.items():
+                # After this answer a take may arrive yet, or a push give the vote back.
+                owed = [one for one in sent if one not in settled] if i in answers else sent
+                rounds.undo_queue.add_when_answered(i, owed, drop, tombstone)
+        self._notify_waiters(name, uuid, answers)
         return answers
 
     def _notify_waiters(self, name: str, uuid: str, answers: Mapping[int, Reply]) -> None:

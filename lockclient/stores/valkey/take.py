@@ -241,8 +241,7 @@ class TakeExecutor:
         given = take.given()
         result = rounds.once(given, drop)
         for i in take.requests.keys() - result.answers.keys():
-            sent = (result.sent[i],) if i in result.silent else take.requests[i]
-            rounds.undo_queue.add_when_answered(i, sent, drop, tombstone)
+            rounds.undo_queue.add_when_answered(i, take.requests[i], drop, tombstone)
 
 
 def _holder(reply: Reply) -> str | None:

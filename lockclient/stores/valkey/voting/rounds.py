@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from math import inf
 from typing import Final
 
@@ -44,12 +44,10 @@ class SentTake:
         """Return the servers that have answered that they give it."""
         return {i for i, sent in self.requests.items() if any(map(is_granted, sent))}
 
-    def is_in_flight(self, i: int) -> bool:
-        return any(request.answer is None for request in self.requests.get(i, ()))
-
-    def is_unanswered(self, i: int) -> bool:
-        """Tell whether a take may still arrive there, though nobody waits for its answer."""
-        return any(request.unanswered for request in self.requests.get(i, ()))
+    def settled(self) -> set[Sent]:
+        """Return the requests that can't arrive any more."""
+        sent = itertools.chain.from_iterable(self.requests.values())
+        return {request for request in sent if request.answer and not request.unanswered}
 
 
 class Rounds:
@@ -90,18 +88,14 @@ class Rounds:
         sending: RequestState,
         deadline: Deadline,
         enough: Enough,
-        silent: dict[int, Sent] | None = None,
         early: Enough | None = None,
         settled: float | None = None,
-        instead: Callable[[int], Command | None] | None = None,
     ) -> dict[int, Reply]:
         """Ask all servers, and those that have not answered again, until there are enough votes.
 
-        For what may be sent twice to a server. `silent` is told those of which an earlier sending
-        was never answered. With `early` each round waits for all whom it asks, until that holds.
-        With `settled` each round forgets what the one before was told, and after so many rounds
-        the answers of a majority are enough whatever they say: see `read`. With `instead` each
-        server is asked what that returns; None: it is not asked in this round.
+        For what may be sent twice to a server. With `early` each round waits for all whom it asks,
+        until that holds. With `settled` each round forgets what the one before was told, and after
+        so many rounds the answers of a majority are enough whatever they say: see `read`.
         """
         answers: dict[int, Reply] = {}
         pauses, rounds, together = Backoff(*ROUND_PAUSES_S), 0, early or enough
@@ -111,16 +105,10 @@ class Rounds:
             sending.in_flight = True
             if settled is not None:
                 answers.clear()
-            commands = {
-                i: asked
-                for i in self.all
-                if i not in answers and (asked := instead(i) if instead else command) is not None
-            }
+            missing = [i for i in self.all if i not in answers]
             until = deadline.within(0.0, ROUND_TIMEOUT_S)
-            result = self.servers.ask(commands, until, lambda new: together({**answers, **new}))
+            result = self.once(missing, command, until, lambda new: together({**answers, **new}))
             answers.update(result.answers)
-            if silent is not None:
-                silent |= {i: result.sent[i] for i in result.silent}
             rounds += 1
             if enough(answers) or (
                 settled is not None and rounds >= settled and self.is_majority(answers)

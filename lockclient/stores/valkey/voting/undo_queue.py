@@ -16,7 +16,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from lockclient.model.clocks import Deadline
 from lockclient.stores.valkey.voting.quorum import GRANTED
@@ -39,6 +39,24 @@ _MAX_PENDING: Final = 10_000
 """Of one server; each is less than a kilobyte."""
 
 
+class _Undo(NamedTuple):
+    """What undoes requests to a server, once all are answered or never will be."""
+
+    requests: tuple[Sent, ...]
+    drop: Command
+    tombstone: Command
+
+    def is_in_flight(self) -> bool:
+        return any(request.answer is None for request in self.requests)
+
+    def command(self) -> Command | None:
+        """Return what is to be done. A take that was answered needs no tombstone: it can't arrive
+        any more. One that was refused, or not sent, needs nothing."""
+        if any(request.unanswered for request in self.requests):
+            return self.tombstone
+        return self.drop if any(map(is_granted, self.requests)) else None
+
+
 class UndoQueue:
     """Commands that wait for each server, sent in the background.
 
@@ -48,14 +66,14 @@ class UndoQueue:
 
     def __init__(self, servers: Broadcast) -> None:
         self._servers = servers
-        self._pending: list[OrderedDict[Command, None]] = [OrderedDict() for _ in servers.all]
-        self._awaited: set[Sent] = set()
+        self._pending: list[OrderedDict[Command | _Undo, None]]
+        self._pending = [OrderedDict() for _ in servers.all]
         self._running: set[int] = set()
         self._overflowed: set[int] = set()
         self._pauses_s = [_RETRY_PAUSE_S] * len(servers.all)
         self._workers = WorkerPool("undo", len(servers.all))
 
-    def add(self, which: Iterable[int], command: Command) -> None:
+    def add(self, which: Iterable[int], command: Command | _Undo) -> None:
         """Have this done by these servers, as soon as they can be reached."""
         for i in which:
             pending = self._pending[i]
@@ -74,23 +92,16 @@ class UndoQueue:
     def add_when_answered(
         self, i: int, requests: Sequence[Sent], drop: Command, tombstone: Command
     ) -> None:
-        """Have what a server was sent undone when all of it is answered, or never will be.
-
-        A take that was answered can't arrive any more, so that it needs no tombstone.
-        """
-        waiting = next((request for request in requests if request.answer is None), None)
-        if waiting is not None:
-            self._awaited.add(waiting)
-            waiting.then(partial(self.add_when_answered, i, requests, drop, tombstone))
-            return
-        if any(request.unanswered for request in requests):
-            self.add({i}, tombstone)
-        elif any(map(is_granted, requests)):
-            self.add({i}, drop)
-        self._awaited.difference_update(requests)
+        """Have requests to a server undone when all are answered, or never will be."""
+        undo = _Undo(tuple(requests), drop, tombstone)
+        if undo.is_in_flight():
+            self.add({i}, undo)
+        elif (command := undo.command()) is not None:
+            self.add({i}, command)
 
     def run(self, i: int) -> None:
-        """Begin with a server's queue, unless that is under way: also as a server comes back."""
+        """Begin with a server's queue, unless that is under way: also as a server comes back, or
+        has answered late."""
         if self._pending[i] and i not in self._running and self._servers.reachable(i):
             self._running.add(i)
             self._workers.submit(partial(self._run, i))
@@ -100,7 +111,14 @@ class UndoQueue:
         most = _MAX_RETRY_PAUSE_S
         try:
             while len(pending) > refused < _MAX_REFUSALS and self._servers.reachable(i):
-                command, _ = pending.popitem(last=False)  # atomic: `add` runs meanwhile
+                entry, _ = pending.popitem(last=False)  # atomic: `add` runs meanwhile
+                if isinstance(entry, _Undo) and entry.is_in_flight():
+                    pending[entry] = None
+                    refused += 1
+                    continue
+                command = entry.command() if isinstance(entry, _Undo) else entry
+                if command is None:
+                    continue
                 result = self._servers.ask({i: command}, Deadline.after(_TIMEOUT_S), bool)
                 failure = result.failures.get(i)
                 if i in result.answers or (failure is not None and failure.foreign_key):
@@ -122,7 +140,7 @@ class UndoQueue:
     def drain(self, seconds: float) -> None:
         """Wait until all is done that can be, but not longer than that."""
         deadline, servers = Deadline.after(seconds), self._servers
-        while self._awaited or any(
+        while any(
             self._pending[i] or i in self._running for i in servers.all if servers.reachable(i)
         ):
             if deadline.expired():

@@ -3,9 +3,9 @@
 A round has three ends for a server: it *answered*; it is *silent*, so that what it was sent may
 have been done, or may be yet; or it is *absent*, and was sent nothing. Nothing is sent twice here.
 
-The calling thread sends and reads. A worker of the server's own connects where no connection is
-idle, and reads an answer that comes after the round: that has no vote, but is known, see `Sent`. A
-command that is still queued for a worker when its round ends is never sent.
+The calling thread alone sends, so that nothing is sent after the round. Where no connection is idle
+a worker of the server's opens one. A worker also reads an answer that comes after the round: that
+has no vote, but is known, see `Sent`.
 """
 
 from __future__ import annotations
@@ -40,8 +40,6 @@ GRACE_S: Final = 0.1
 _MAX_ROUND_S: Final = 0.1
 """Seconds of a round that count at most: what is longer waits for one that is unreachable."""
 
-_NO_CONNECTION: Final = VoteFailure("no connection in time")
-
 Enough = Callable[[Mapping[int, Reply]], bool]
 
 
@@ -66,7 +64,6 @@ class Round:
         self.sent = sent
         self._servers = servers
         self._commands = commands
-        self._unsent = dict(sent)  # who pops one may send it, or cancels it
         self._run_ids: dict[str, int] = {}
         self._poll = select.poll()
         self._awaited: dict[int, tuple[int, Connection]] = {}  # by file descriptors
@@ -79,31 +76,18 @@ class Round:
         began = monotonic()
         try:
             for i in self.sent:
-                server = self._servers[i]
-                if server.failure is not None:
-                    self._cancel(i, server.failure)
-                elif (idle := server.borrow_idle()) is not None:
-                    self._send(i, idle, until)
-                else:
-                    self._connect(i)
+                self._ask(i, until)
             self._gather(began, until, enough)
         finally:
             if self._wakeup is not None:
                 self._wakeup.close()
-        for i in [*self._unsent]:
-            self._cancel(i, _NO_CONNECTION)
+        while self._connecting:
+            self._end(self._connecting.pop(), errors.NO_CONNECTION)
         limit = Deadline(began + ANSWER_TIMEOUT_S)
         for i, connection in self._awaited.values():
-            self._servers[i].read_late(self._commands[i], connection, self.sent[i], limit)
-        for i in self.sent.keys() - self.answers.keys() - self.failures.keys():
             self.silent.add(i)
-            self.failures[i] = VoteFailure("no answer in time")
-
-    def _cancel(self, i: int, failure: VoteFailure) -> None:
-        """Give up a request that is not sent yet."""
-        if (request := self._unsent.pop(i, None)) is not None:
-            self.failures[i] = failure
-            request.end(failure)
+            self.failures[i] = errors.NO_ANSWER
+            self._servers[i].read_late(self._commands[i], connection, self.sent[i], limit)
 
     def _gather(self, began: float, until: Deadline, enough: Enough) -> None:
         """Take all answers until there are enough, or nobody is left who could give one."""
@@ -123,16 +107,42 @@ class Round:
                 elif self._wakeup is not None:
                     self._wakeup.clear()
                     while self._connected:
-                        self._count(self._connected.popleft())
+                        self._ask(self._connected.popleft(), until)
             if not satisfied and enough(self.answers):
                 satisfied = True
                 now = monotonic()
                 last = Deadline(min(until, now + GRACE_S + now - began))
 
+    def _ask(self, i: int, until: Deadline) -> None:
+        """Send a server its command, or have a worker connect to it first."""
+        server = self._servers[i]
+        self._connecting.discard(i)
+        if (failure := server.failure) is not None:
+            self._end(i, failure)
+        elif (connection := server.borrow_idle()) is None:
+            self._connect(i)
+        elif self._run_ids.setdefault(connection.run_id, i) != i:
+            server.give_back(connection)  # it goes by another name, too, and has one vote
+            self._end(i, VoteFailure("it is the same server as another one", permanent=True))
+        else:
+            try:
+                connection.send(self._commands[i], until)
+            except errors.Unanswered as error:
+                server.note_unanswered(connection, self.sent[i], error)
+                self._count(i)
+            else:
+                fd = connection.fileno()
+                self._awaited[fd] = i, connection
+                self._poll.register(fd, select.POLLIN)
+
+    def _end(self, i: int, failure: VoteFailure) -> None:
+        """Give up a request that was not sent."""
+        self.sent[i].answer = failure
+        self._count(i)
+
     def _count(self, i: int) -> None:
         """Count a server's answer."""
         answer = self.sent[i].answer
-        self._connecting.discard(i)
         if isinstance(answer, Reply):
             self.answers[i] = answer
         elif answer is not None:
@@ -140,62 +150,23 @@ class Round:
             if answer.unanswered:
                 self.silent.add(i)
 
-    def _claim(self, i: int, connection: Connection) -> Sent | None:
-        """Return the request, to be sent by this connection now; None: it is not to be sent."""
-        request = self._unsent.pop(i, None)
-        if request is not None and self._run_ids.setdefault(connection.run_id, i) != i:
-            # It goes by another name, too, and has one vote.
-            request.end(VoteFailure("it is the same server as another one", permanent=True))
-            request = None
-        if request is None:
-            self._servers[i].give_back(connection)
-        return request
-
-    def _send(self, i: int, connection: Connection, until: Deadline) -> None:
-        if (request := self._claim(i, connection)) is not None:
-            try:
-                connection.send(self._commands[i], until)
-            except errors.Unanswered as error:
-                self._servers[i].note_unanswered(connection, request, error)
-            else:
-                fd = connection.fileno()
-                self._awaited[fd] = i, connection
-                self._poll.register(fd, select.POLLIN)
-                return
-        self._count(i)
-
-    # ------------------------------------------------------------ those without a connection
-
     def _connect(self, i: int) -> None:
-        """Have a worker connect to a server, and ask it."""
+        """Have a worker open an idle connection to a server, then `_ask` it again."""
         if self._wakeup is None:
             try:
                 self._wakeup = WakeUp()
             except OSError as error:  # too many open files
-                self._cancel(i, errors.classify(error))
+                self._end(i, errors.classify(error))
                 return
             self._poll.register(self._wakeup.fd, select.POLLIN)
         self._connecting.add(i)
-        self.sent[i].then(partial(self._wake, i, self._wakeup))
-        self._servers[i].workers.submit(partial(self._work, i))
+        self._servers[i].workers.submit(partial(self._work, i, self._wakeup))
 
-    def _wake(self, i: int, wakeup: WakeUp) -> None:
-        self._connected.append(i)
-        wakeup.set()
-
-    def _work(self, i: int) -> None:
-        """Connect to a server and ask it; called by one of its workers."""
-        server = self._servers[i]
-        if i not in self._unsent:
-            return
-        connection = None
-        if server.failure is None:
-            connection = server.borrow_idle() or server.connect()
-        if connection is None:
-            if (request := self._unsent.pop(i, None)) is not None:
-                request.end(server.failure or VoteFailure("it was not reached"))
-        elif (request := self._claim(i, connection)) is not None:
-            server.ask(self._commands[i], connection, request)
+    def _work(self, i: int, wakeup: WakeUp) -> None:
+        if i in self._connecting:
+            self._servers[i].connect()
+            self._connected.append(i)
+            wakeup.set()
 
 
 class Broadcast:
@@ -203,13 +174,13 @@ class Broadcast:
 
     Args:
         location: which they are.
-        on_back: called with the number of a server that can be reached again.
+        on_news: called with the number of a server that can be reached again, or has answered late.
     """
 
     round_s = 0.002
     """Seconds that a round takes, about, by the last ones."""
 
-    def __init__(self, location: ValkeyLocation, on_back: Callable[[int], object]) -> None:
+    def __init__(self, location: ValkeyLocation, on_news: Callable[[int], object]) -> None:
         self.location = location
         self.endpoints = location.endpoints
         self.keys = KeyNames(location.root)
@@ -217,7 +188,7 @@ class Broadcast:
         self.closed = False
         owners = dict[str, int]()
         self._servers = [
-            Server(i, location, self.keys, owners, partial(on_back, i)) for i in self.all
+            Server(i, location, self.keys, owners, partial(on_news, i)) for i in self.all
         ]
 
     def ask(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import ssl
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import valkey.connection
@@ -20,7 +19,7 @@ from lockclient.stores.valkey import errors
 from lockclient.stores.valkey.keys import KeyNames, milliseconds, number_of
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.lua_scripts import SETTLE, Script
-from lockclient.stores.valkey.plain_reads import Answer, has_plain, transactions
+from lockclient.stores.valkey.plain_reads import Answer, Exchange, has_plain, transactions
 
 CONNECT_TIMEOUT_S = 1.0
 """Seconds that all addresses of a server's name have together to accept a connection, and seconds
@@ -28,7 +27,6 @@ for each answer until the server is identified."""
 ANSWER_TIMEOUT_S: Final = 2.0
 """Seconds after which a request counts as unanswered, and its connection is closed."""
 _MIN_TIMEOUT_S: Final = 0.001
-_PASSED: Final = Deadline(0.0)
 _MIN_SEND_S: Final = 0.05
 """Seconds that there are to send a request in any case."""
 SCAN_COUNT: Final = "500"
@@ -54,7 +52,7 @@ class Reply(NamedTuple):
     rest: list[Any]
 
 
-DONE: Final = Reply("done", [])
+DONE: Final[Answer] = ("done", [])
 
 
 class Vouched(NamedTuple):
@@ -87,57 +85,47 @@ class ServerUnusable(ValkeyError):
 class _Parser(_LibvalkeyParser):
     """valkey-py's parser, with a deadline for the whole answer and a bound on its bytes.
 
-    The socket is left without a timeout, so that it does not wait: most calls need it so.
+    The socket has no timeout, so that it does not wait, but while a deadline is waited for.
     """
 
     parse_error = staticmethod(errors.server_error)
-    until = Deadline(0.0)
-    _unfinished = 0
+    _until: Deadline | None = None
+    unfinished = 0
+    """Bytes that have come of an answer that is not complete."""
 
     def on_connect(self, connection: valkey.connection.Connection, **how: Any) -> None:
         super().on_connect(connection, **how)
-        self.until = Deadline.after(CONNECT_TIMEOUT_S)
+        self._until = Deadline.after(CONNECT_TIMEOUT_S)
 
-    def has_answer(self) -> bool:
-        """Read what has come; tell whether an answer is complete, which is read next then."""
-        while self._next_response is NOT_ENOUGH_DATA:
-            self._next_response = self._reader.gets()
-            if self._next_response is NOT_ENOUGH_DATA and not self.read_from_socket(0):
-                return False
-        self._unfinished = 0
-        return True
-
-    def next_answer(self, until: Deadline) -> Any:
-        """Wait for an answer and return it; one that is an error is an exception."""
-        self.until = until
-        while not self.has_answer():
-            self.read_from_socket()
-        answer, self._next_response = self._next_response, NOT_ENOUGH_DATA
+    def next_answer(self, until: Deadline | None) -> Any:
+        """Wait for an answer and return it, an error as well. Without a deadline: return
+        `NOT_ENOUGH_DATA` unless all of it has come."""
+        self._until = until
+        while (answer := self._reader.gets()) is NOT_ENOUGH_DATA:
+            if not self.read_from_socket():
+                return NOT_ENOUGH_DATA
+        self.unfinished = 0
         return answer
 
-    def read_from_socket(self, timeout: float | None = None, *_: object) -> bool:
-        """Read what has come; without a timeout wait until the deadline."""
-        sock, waits = self._sock, timeout is None
+    def read_from_socket(self, *_: object) -> bool:
+        """Read what has come; with a deadline wait for it."""
+        sock, until = self._sock, self._until
         try:
-            if waits:
-                sock.settimeout(max(_MIN_TIMEOUT_S, self.until.remaining()))
+            if until is not None:
+                sock.settimeout(max(_MIN_TIMEOUT_S, until.remaining()))
             number = sock.recv_into(self._buffer)
         except (BlockingIOError, ssl.SSLWantReadError):
             return False
         finally:
-            if waits:
+            if until is not None:
                 sock.settimeout(0)
         if not number:
             raise ConnectionResetError("the connection was closed by server")
-        self._unfinished += number
-        if self._unfinished > _MAX_ANSWER_BYTES:
+        self.unfinished += number
+        if self.unfinished > _MAX_ANSWER_BYTES:
             raise InvalidResponse("its answer does not end")
         self._reader.feed(bytes(memoryview(self._buffer)[:number]))
         return True
-
-    def has_rest(self) -> bool:
-        """Tell whether more has come than was read."""
-        return bool(self._reader.has_data())
 
 
 class Connection(valkey.connection.Connection):
@@ -158,10 +146,9 @@ class Connection(valkey.connection.Connection):
     is_reader = False
     location: ValkeyLocation
     terms: str
-    poll: select.poll
-    _reading: Generator[Any, Any, Answer] | None = None
-    _unread = 0
-    _refusal: errors.ErrorReply | None = None
+    _exchange: Exchange
+    _answers: list[Any]
+    _unread: int
     _parser: _Parser
 
     def identify(self, keys: KeyNames, vouched: Vouched) -> None:
@@ -186,7 +173,10 @@ class Connection(valkey.connection.Connection):
             milliseconds(self.location.longest),
         )
         try:
-            answer = self.ask(Command(SETTLE, (keys.server,), args))
+            until = Deadline.after(CONNECT_TIMEOUT_S)
+            self.send(Command(SETTLE, (keys.server,), args), until)
+            answer = self.read(until)
+            assert answer is not None  # there is a deadline
         except errors.ErrorReply as error:
             if not errors.may_run_no_script(error) or vouched != NOTHING_VOUCHED:
                 raise
@@ -216,10 +206,10 @@ class Connection(valkey.connection.Connection):
 
     # ------------------------------------------------------------ asking
 
-    def wait_for_nothing(self) -> None:
-        """Leave the socket without a timeout: see `_Parser`."""
+    def connect(self) -> None:
+        super().connect()
         assert self._sock is not None
-        self._sock.settimeout(0)
+        self._sock.settimeout(0)  # see `_Parser`
 
     def fileno(self) -> int:
         assert self._sock is not None
@@ -229,7 +219,9 @@ class Connection(valkey.connection.Connection):
         """Send a command and wait for its answer."""
         until = Deadline.after(CONNECT_TIMEOUT_S)
         self.send_words(words, until)
-        return self._answer(until)
+        answer = self._parser.next_answer(until)
+        errors.check(answer)
+        return answer
 
     def scan(self, begin: tuple[str, ...], *options: str) -> Iterator[list[bytes]]:
         """Yield the pages of SCAN, or of SSCAN and a key."""
@@ -241,32 +233,53 @@ class Connection(valkey.connection.Connection):
             if cursor == "0":
                 return
 
-    def ask(self, command: Command) -> Reply:
-        """Send a script and wait for its answer, before the server is identified."""
-        until = Deadline.after(CONNECT_TIMEOUT_S)
-        self.send(command, until)
-        reply = self.read(command, until)
-        assert reply is not None
-        return reply
-
-    def send(self, command: Command, until: Deadline, *, whole: bool = False) -> None:
-        """Send a script: by its name, or `whole`, or what reads the same without scripts. It may
-        take until then, if the server reads no more for now."""
+    def send(self, command: Command, until: Deadline) -> None:
+        """Send a command, or what reads the same without scripts. It may take until then, if the
+        server reads no more for now."""
         script, keys, args = command
         if self.is_reader and has_plain(script):
-            self._reading = transactions(script, keys, args, self.run_id, self.terms)
-            self._send_transaction(next(self._reading), until)
-            return
-        first = ("EVAL", script.source) if whole else ("EVALSHA", script.sha)
+            self._exchange = transactions(script, keys, args, self.run_id, self.terms)
+        else:
+            self._exchange = self._script(script, keys, args)
+        self._send(next(self._exchange), until)
+
+    def read(self, until: Deadline | None) -> Reply | None:
+        """Wait for the answer to what was sent, and return it. Without a deadline: return None if
+        not all of it has come."""
+        while True:
+            while self._unread:
+                answer = self._parser.next_answer(until)
+                if answer is NOT_ENOUGH_DATA:
+                    return None
+                self._unread -= 1
+                self._answers.append(answer)
+            try:
+                following = self._exchange.send(self._answers)
+            except StopIteration as end:
+                return Reply(*end.value)
+            self._send(following, until or Deadline.after(_MIN_SEND_S))
+
+    def _script(self, script: Script, keys: tuple[str, ...], args: tuple[str, ...]) -> Exchange:
+        """Send a script by its name. One that the server does not know is sent whole: a restart and
+        `SCRIPT FLUSH` make it forget."""
+        if not script.sha:
+            errors.check(*(yield [(script.source, *keys, *args)]))
+            return DONE
         told = (self.run_id, self.terms) if script.votes else ()
-        words = (*first, str(len(keys)), *keys, *told, *args)
-        self.send_words(words if script.sha else (script.source, *keys, *args), until)
+        words = (str(len(keys)), *keys, *told, *args)
+        (answer,) = yield [("EVALSHA", script.sha, *words)]
+        if isinstance(answer, errors.UnknownScript):
+            (answer,) = yield [("EVAL", script.source, *words)]
+        errors.check(answer)
+        kind, *rest = answer
+        return kind.decode(), rest
 
     def send_words(self, words: tuple[str, ...], until: Deadline) -> None:
-        """Send a command."""
-        self._send_words((words,), until)
+        """Send a command, whose answer `command` or `receive` reads."""
+        self._send([words], until)
 
-    def _send_words(self, commands: Sequence[tuple[str, ...]], until: Deadline) -> None:
+    def _send(self, commands: Sequence[tuple[str, ...]], until: Deadline) -> None:
+        self._answers, self._unread = [], len(commands)
         data, sock = b"".join(map(packed, commands)), self._sock
         assert sock is not None
         if len(data) > _MAX_SMALL_BYTES:
@@ -275,66 +288,21 @@ class Connection(valkey.connection.Connection):
         if len(data) > _MAX_SMALL_BYTES:
             sock.settimeout(0)
 
-    def read(self, command: Command, until: Deadline | None) -> Reply | None:
-        """Wait for the answer and return it. Without a deadline: None if not all of it has come.
-
-        A script that the server does not know by its name it is sent whole (a restart and
-        `SCRIPT FLUSH` make it forget).
-        """
-        if self._reading is not None:
-            return self._read_transactions(self._reading, until)
-        if until is None and not self._parser.has_answer():
-            return None
-        try:
-            reply = self._answer(until)
-        except errors.UnknownScript:
-            self.send(command, until or Deadline.after(_MIN_SEND_S), whole=True)
-            return self.read(command, until)
-        return Reply(reply[0].decode(), reply[1:]) if command.script.sha else DONE
-
-    def _send_transaction(self, commands: list[tuple[str, ...]], until: Deadline) -> None:
-        self._send_words((("MULTI",), *commands, ("EXEC",)), until)
-        self._unread, self._refusal = len(commands) + 2, None
-
-    def _read_transactions(
-        self, reading: Generator[Any, Any, Answer], until: Deadline | None
-    ) -> Reply | None:
-        """Read the answers of a transaction, and send the next one, if there is another."""
-        while until is not None or self._parser.has_answer():
-            self._unread -= 1
-            answer = None
-            try:
-                answer = self._answer(until)
-            except errors.ErrorReply as error:
-                self._refusal = self._refusal or error  # the first says why
-            if self._unread:
-                continue
-            self._reading = None
-            if self._refusal is not None:
-                raise self._refusal
-            try:
-                self._send_transaction(reading.send(answer), until or Deadline.after(_MIN_SEND_S))
-            except StopIteration as end:
-                return Reply(*end.value)
-            self._reading = reading
-        return None
-
-    def _answer(self, until: Deadline | None) -> Any:
-        answer = self._parser.next_answer(until or _PASSED)
-        if isinstance(answer, errors.ErrorReply):
-            raise answer
-        return answer
-
     def receive(self) -> list[Any]:
         """Return the messages that have arrived; errors are raised."""
         messages = []
-        while self._parser.has_answer():
-            messages.append(self._answer(None))
+        while (message := self._parser.next_answer(None)) is not NOT_ENOUGH_DATA:
+            errors.check(message)
+            messages.append(message)
         return messages
 
     def has_ended(self) -> bool:
         """Tell whether an idle connection was closed, or something came that was not asked for."""
-        return bool(self.poll.poll(0)) or self._parser.has_rest()
+        try:
+            answer = self._parser.next_answer(None)
+        except errors.Unanswered:
+            return True
+        return answer is not NOT_ENOUGH_DATA or self._parser.unfinished > 0
 
     def close(self) -> None:
         """Close it. What was sent may still be done."""
@@ -377,11 +345,8 @@ def connected(location: ValkeyLocation, endpoint: str) -> Connection:
         connection: Connection = _TlsConnection(ssl_check_hostname=True, **files, **how)
     else:
         connection = Connection(**how)
-    connection.location, connection.terms = location, location.config_fingerprint
-    connection.poll = select.poll()
+    connection.location, connection.terms = location, location.terms
     connection.connect()
-    connection.poll.register(connection.fileno(), select.POLLIN)
-    connection.wait_for_nothing()
     return connection
 
 

@@ -11,7 +11,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Final
 
 from valkey.exceptions import InvalidResponse
@@ -22,7 +21,6 @@ from lockclient.stores.valkey.errors import VoteFailure
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.wire.connection import (
-    ANSWER_TIMEOUT_S,
     NOTHING_VOUCHED,
     Command,
     Connection,
@@ -31,7 +29,6 @@ from lockclient.stores.valkey.wire.connection import (
     Vouched,
     connected,
 )
-from lockclient.threads import scheduler
 from lockclient.threads.log_queue import get_logger
 from lockclient.threads.pool import WorkerPool
 
@@ -52,39 +49,21 @@ Answer = Reply | VoteFailure
 
 
 class Sent:
-    """A request that was sent to one server.
+    """A request to one server.
 
     Attributes:
-        answer: what came of it; None: nothing yet.
+        answer: what came of it; None: nothing yet. Within 2 s of the sending there is one.
     """
+
+    __slots__ = ("answer",)
 
     def __init__(self) -> None:
         self.answer: Answer | None = None
-        self._callbacks: list[Callable[[], object]] = []
 
     @property
     def unanswered(self) -> bool:
         """Whether it may be done yet, though nobody waits for its answer any more."""
         return isinstance(self.answer, VoteFailure) and self.answer.unanswered
-
-    def end(self, answer: Answer) -> None:
-        """Note the answer, then call back."""
-        self.answer = answer
-        if self._callbacks:
-            self._call_back()
-
-    def then(self, callback: Callable[[], object]) -> None:
-        """Call back once there is an answer, or none will come: maybe at once."""
-        # One side appends, then reads the answer; the other sets the answer, then reads the
-        # callbacks. So at least one of them sees the other, and `pop` is atomic.
-        self._callbacks.append(callback)
-        if self.answer is not None:
-            self._call_back()
-
-    def _call_back(self) -> None:
-        with suppress(IndexError):
-            while True:
-                self._callbacks.pop()()
 
 
 class Server:
@@ -95,7 +74,7 @@ class Server:
         location: which servers there are.
         keys: the names of the keys.
         owners: by the run ids of processes, through which server of the URL each was reached.
-        on_back: called when the server can be reached again.
+        on_news: called by a worker when the server can be reached again, or has answered late.
 
     Attributes:
         failure: why it has no vote, since it can't be asked; None: it can.
@@ -108,7 +87,7 @@ class Server:
         location: ValkeyLocation,
         keys: KeyNames,
         owners: dict[str, int],
-        on_back: Callable[[], object],
+        on_news: Callable[[], object],
     ) -> None:
         self.failure: VoteFailure | None = None
         self.closed = False
@@ -116,13 +95,14 @@ class Server:
         self.workers = WorkerPool("server", _MAX_WORKERS)
         self._i, self._location, self._keys = i, location, keys
         self._owners = owners
-        self._on_back = on_back
+        self._on_news = on_news
         self._idle = deque[Connection]()
         self._run_id = ""
         self._durable = True
         self._quarantine_ends: float | None = None  # by this machine's wall clock
         self._down_since: float | None = None
         self._probing: dict[str, object] = {}
+        self._probe_pause_s = 0.0
 
     # ------------------------------------------------------------ asking
 
@@ -130,24 +110,19 @@ class Server:
         self, command: Command, connection: Connection, sent: Sent, until: Deadline
     ) -> None:
         """Have a worker wait for an answer that a round waits for no more."""
-        self.workers.submit(partial(self.read, command, connection, sent, until))
 
-    def ask(self, command: Command, connection: Connection, sent: Sent) -> None:
-        """Send a command and wait for its answer; called by a worker."""
-        until = Deadline.after(ANSWER_TIMEOUT_S)
-        try:
-            connection.send(command, until)
-        except errors.Unanswered as error:
-            self.note_unanswered(connection, sent, error)
-        else:
+        def work() -> None:
             self.read(command, connection, sent, until)
+            self._on_news()
+
+        self.workers.submit(work)
 
     def read(
         self, command: Command, connection: Connection, sent: Sent, until: Deadline | None
     ) -> None:
         """Wait for the answer and note it. Without a deadline: note it if all of it has come."""
         try:
-            reply = connection.read(command, until)
+            reply = connection.read(until)
             if reply is None:
                 return
             answer: Answer = self._judged(command, reply)
@@ -165,13 +140,13 @@ class Server:
             self.mark_failed(answer, connection)
         else:
             self.give_back(connection)
-        sent.end(answer)
+        sent.answer = answer
 
     def note_unanswered(self, connection: Connection, sent: Sent, error: Exception) -> None:
         """Note that a connection broke, or that 2 s passed: what was sent by it may be done."""
         failure = errors.classify(error)._replace(unanswered=True)
         self.mark_failed(failure, connection)
-        sent.end(failure)
+        sent.answer = failure
 
     def _judged(self, command: Command, reply: Reply) -> Answer:
         """Return an answer that counts, or why it does not."""
@@ -183,7 +158,8 @@ class Server:
         if seconds or command.script.votes:  # what needs no vote tells nothing of it
             self._note_quarantine(seconds)
         if seconds:
-            return VoteFailure(f"{QUARANTINE_REASON}: it votes in {seconds:.0f} s")
+            reason = f"{QUARANTINE_REASON}: it votes in {seconds:.0f} s"
+            return VoteFailure(reason, advice=errors.VOUCH_ADVICE)
         if reply.kind == "terms":
             return errors.config_mismatch(reply.rest[0], self._location)
         return reply
@@ -209,13 +185,13 @@ class Server:
             with suppress(IndexError):
                 self._idle.pop().close()
 
-    def connect(self) -> Connection | None:
-        """Return a new connection for a round; None: the server has failed."""
-        try:
-            return self.open()
-        except ServerUnusable as refusal:
-            self.mark_failed(refusal.failure)
-            return None
+    def connect(self) -> None:
+        """Open another idle connection; called by a worker."""
+        if self.failure is None:
+            try:
+                self.give_back(self.open())
+            except ServerUnusable as refusal:
+                self.mark_failed(refusal.failure)
 
     def open(self, vouched: Vouched = NOTHING_VOUCHED) -> Connection:
         """Return a new connection to the server.
@@ -267,40 +243,33 @@ class Server:
         self.failure = failure
         self._disown()
         self._close_idle()
-        self._schedule_probe(_FIRST_PROBE_PAUSE_S)
-
-    def _schedule_probe(self, pause: float) -> None:
-        """Have the server probed after a pause, unless it will be anyway."""
         token = object()
         if not self.closed and self._probing.setdefault("probe", token) is token:
-            probe = partial(self.workers.submit, partial(self._probe, pause))
-            scheduler.shared.after(pause, probe)
+            self._probe_pause_s = _FIRST_PROBE_PAUSE_S
+            self.workers.repeat(self._probe, _FIRST_PROBE_PAUSE_S)
 
-    def _probe(self, pause: float) -> None:
-        """Try to reach the server again, for as long as it takes."""
-        self._probing.clear()  # first: a failure from now on schedules another one
+    def _probe(self) -> float | None:
+        """Try to reach the server again; return in how many seconds to do so once more."""
         if self.closed:
-            return
-        again: float | None = min(2 * pause, _MAX_PROBE_PAUSE_S)
+            return None
         try:
             connection = self.open()
-            again = None
         except ServerUnusable as refusal:
             self.failure = refusal.failure
-            if self._down_since is None and pause >= _MAX_PROBE_PAUSE_S:  # not for a hiccup
-                self._down_since = monotonic()
+            if self._down_since is None and self._probe_pause_s >= _MAX_PROBE_PAUSE_S:
+                self._down_since = monotonic()  # not for a hiccup
                 log.warning("%s has no vote (%s); retrying.", self.endpoint, refusal.failure.reason)
-            return
-        finally:
-            if again is not None:  # whatever kept it: else it would stay absent for ever
-                self._schedule_probe(again)
+            self._probe_pause_s = min(2 * self._probe_pause_s, _MAX_PROBE_PAUSE_S)
+            return self._probe_pause_s
+        self._probing.clear()  # first: a failure from now on begins another one
         self.give_back(connection)
         self.failure = None
         if self._down_since is not None:
             passed = monotonic() - self._down_since
             self._down_since = None
             log.warning("%s can be reached again after %.1f s.", self.endpoint, passed)
-        self._on_back()
+        self._on_news()
+        return None
 
     def _note_quarantine(self, seconds: float) -> None:
         """Note that the server votes in so many seconds, and log it once."""
