@@ -31,7 +31,7 @@ from lockclient.errors import ClusterMutexError, LockNotHeld, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.stores import protocol
 from lockclient.stores.protocol import Inbox, MutexStore, Subscription, WatchEvent, WatchTarget
-from lockclient.stores.requests import GetPosition, RequestState, TakeOrQueue
+from lockclient.stores.requests import GetPosition, TakeOrQueue
 from lockclient.threads import scheduler
 from lockclient.threads.log_queue import get_logger, naming
 
@@ -119,14 +119,12 @@ class Attempt:
                 if isinstance(step, GetPosition) and step.predecessor_deleted_at is not None:
                     # Probably the new head of the queue: open its watch before the request.
                     self._open_watch(WatchTarget(self._acquisition.name), 0)
-                sending = self._acquisition.sending
-                assert sending is not None
                 # One try is limited, so a retry carries new stamps.
                 limit = self._deadline.within(
                     at_least=protocol.ONE_ANSWER_S, at_most=protocol.STORE_TIMEOUT_S
                 )
                 try:
-                    outcome = yield (sending, limit)
+                    outcome = yield (step, limit)
                 except StoreUnavailable as error:
                     step = self._unanswered(error)
                 else:
@@ -268,7 +266,7 @@ class Attempt:
             return
         try:
             limit = self._deadline.within(WITHDRAW_ANSWER_S, WITHDRAW_ANSWER_S)
-            yield RequestState(withdraw), limit
+            yield withdraw, limit
         except ClusterMutexError as error:
             text = "Withdrawing from %r continues in the background: %s"
             log.debug(text, withdraw.name, error, extra=naming(withdraw))
@@ -276,13 +274,11 @@ class Attempt:
 
     def withdraw_in_background(self) -> None:
         """Withdraw; returns at once. Called by the scheduler's thread or an event loop."""
-        # This thread sets the flag, then reads `sending`, the inbox and `_has_ended`. `steps`
+        # This thread sets the flag, then reads the acquisition, the inbox and `_has_ended`. `steps`
         # publishes each of them, then reads the flag. So at least one of them sees the other.
         self._is_given_up = True
-        sending, inbox = self._acquisition.sending, self._inbox
-        if sending is not None:
-            sending.abandoned = True
-        if inbox is not None:
+        self._acquisition.delivery.abandoned = True
+        if (inbox := self._inbox) is not None:
             inbox.put(WatchEvent(0, gap=True))  # wakes the driver
         if not self._has_ended:
             # The answer probably comes in a moment; then no tombstone is needed.
@@ -299,9 +295,8 @@ class Attempt:
             self._withdraw_now()
 
     def _withdraw_now(self) -> None:
-        # Set the flag, then withdraw: the store sends no retry after it.
-        if (sending := self._acquisition.sending) is not None:
-            sending.abandoned = True
+        # Set the flag, then withdraw: the store sends no take after it.
+        self._acquisition.delivery.abandoned = True
         if self.holding is not None:
             self.holding.release_in_background()
         elif (withdraw := self._acquisition.start_withdrawal()) is not None:

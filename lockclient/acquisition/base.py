@@ -48,7 +48,7 @@ from lockclient.settings import made_of
 from lockclient.stores import protocol
 from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.protocol import Guard, Inbox, MutexStore
-from lockclient.stores.requests import Read, RequestState
+from lockclient.stores.requests import Read
 from lockclient.threads.log_queue import get_logger
 from lockclient.version import __version__
 
@@ -348,7 +348,7 @@ def reading(
 ) -> Steps[ReadResult]:
     """Read a lock from the store, with its queue if `waiters` is set."""
     limit = limit or Deadline.after(protocol.STORE_TIMEOUT_S)
-    seen = yield RequestState(Read(name, waiters=waiters)), limit
+    seen = yield Read(name, waiters=waiters), limit
     if not isinstance(seen, ReadResult):
         raise TypeError(f"the store answered {seen!r} to Read")
     return seen

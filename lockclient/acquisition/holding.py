@@ -17,7 +17,7 @@ from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.stores import protocol
 from lockclient.stores.outcomes import NotHolder, ReadResult
 from lockclient.stores.protocol import MutexStore, Subscription, WatchEvent, WatchTarget
-from lockclient.stores.requests import Read, RequestState
+from lockclient.stores.requests import Read
 from lockclient.threads import log_queue, scheduler
 from lockclient.threads.log_queue import get_logger, naming
 from lockclient.threads.pool import WorkerPool
@@ -116,7 +116,7 @@ class Holding:
         try:
             while True:
                 push = acquisition.push(now)
-                outcome = yield RequestState(push), limit
+                outcome = yield push, limit
                 if acquisition.pushed(push, outcome, now.monotonic):
                     break
                 now = Now.read()
@@ -306,8 +306,7 @@ class Holding:
         if timeout is not None:
             patience = min(patience, timeout)
         try:
-            unlock = RequestState(acquisition.unlock_request())
-            outcome = yield unlock, Deadline(monotonic() + patience)
+            outcome = yield acquisition.unlock_request(), Deadline(monotonic() + patience)
         except BaseException as error:  # no answer, or a cancellation
             self.release_in_background()  # past the deadline only, the store may still have it
             if lost is None or not isinstance(error, ClusterMutexError):

@@ -3,8 +3,7 @@
 Its driver, a thread or an event loop, does each step and reports the outcome:
 
     step = acquisition.begin(now)
-    Request  → send `acquisition.sending`, then `answered(outcome, now)`; without an answer,
-               `again(now)` for a retry
+    Request  → send it, then `answered(outcome, now)`; without an answer, `again(now)` for a retry
     Wait     → watch its target, then `woken(event, now)`; None: its time has passed
     Acquired → the lock is held
     Busy     → another holder has it, and the caller does not wait
@@ -65,12 +64,12 @@ from lockclient.stores.outcomes import (
 from lockclient.stores.protocol import WatchEvent, WatchTarget
 from lockclient.stores.requests import (
     Claim,
+    Delivery,
     GetPosition,
     Push,
     Read,
     Reclaim,
     Request,
-    RequestState,
     Take,
     TakeOrQueue,
     Unlock,
@@ -182,8 +181,9 @@ class Acquisition:
         self.loss: LockLost | None = None
         self._loss_detail = -1
         self.last_push_error = ""  # the loss names it when the time runs out
-        self.sending: RequestState | None = None
-        """The request sent last, with its `in_flight` and `ambiguous` flags."""
+        self.delivery = Delivery()
+        self.request: Request | None = None
+        """The request sent last."""
         self._runtime = runtime
         self._queue = queue
         self._has_ticket_lease = has_ticket_lease
@@ -193,7 +193,6 @@ class Acquisition:
         self._ticket_revision = 0
         self._short_queue = False
         self._awaited: WatchTarget | None = None
-        self._may_earlier_arrive = False  # an earlier request may still be in flight
         self._sent_at = 0.0
         self._confirmed_at = -math.inf  # monotonic send time of the last confirmed request
         self._tried_identity = holder.identity is None
@@ -208,7 +207,7 @@ class Acquisition:
         """Return the first request."""
         if self._queue and self._has_ticket_lease and self._tried_identity:
             return self._join_queue(now)
-        return self._ask(Take(self._stamped(now)), now)
+        return self._ask(Take(self._stamped(now), delivery=self.delivery), now)
 
     def with_new_uuid(self, uuid: str) -> Acquisition:
         """Return a copy that has not begun."""
@@ -224,8 +223,8 @@ class Acquisition:
 
     def again(self, now: Now) -> Step:
         """Return the last request for a retry, with new stamps."""
-        assert self.sending is not None, "again() before begin()"
-        request = self.sending.request
+        request = self.request
+        assert request is not None, "again() before begin()"
         if isinstance(request, Take | TakeOrQueue | Claim | Reclaim):
             request = replace(request, holder=self._stamped(now))
         elif isinstance(request, Push):
@@ -234,18 +233,16 @@ class Acquisition:
 
     def answered(self, outcome: Outcome, now: Now) -> Step:
         """Return the next step after an outcome of the last request."""
-        sending = self.sending
-        assert sending is not None, "answered() before begin()"
         # Store token and ticket, then clear `in_flight`: a concurrent withdrawal sees one of them.
         if isinstance(outcome, Taken):
-            self.token, self._may_earlier_arrive = outcome.token, sending.late
+            self.token = outcome.token
         elif isinstance(outcome, Queued):
             self._ticket_revision = outcome.ticket_revision
             self._short_queue = outcome.waiters is not None and outcome.waiters <= SHORT_QUEUE
-        sending.in_flight = False
+        self.delivery.in_flight = False
         after = _HANDLER_OF[self.state].get(type(outcome))
         if after is None:
-            raise AssertionError(f"no answer to {sending.request} while {self.state}: {outcome}")
+            raise AssertionError(f"no answer to {self.request} while {self.state}: {outcome}")
         return after(self, outcome, now)
 
     def woken(self, event: WatchEvent | None, now: Now) -> Step:
@@ -255,7 +252,9 @@ class Acquisition:
             self.rival = None
             return self._ask(Read(self.name), now)
         if self._pauses is not None and event is not None and not event.started:
-            return self._ask(Take(self._stamped(now)), now)  # a hint: the lock is probably free
+            return self._ask(
+                Take(self._stamped(now), delivery=self.delivery), now
+            )  # a hint: the lock is probably free
         if event is None and target is not None:  # probably nothing has changed
             return self._read_position(now, predecessor=target.ticket)
         if event is None or event.gap or target is None:
@@ -272,11 +271,8 @@ class Acquisition:
 
     @property
     def may_arrive_late(self) -> bool:
-        """True if the store may still execute a take of this acquisition, see `RequestState`."""
-        sending = self.sending
-        if sending is not None and (sending.in_flight or sending.ambiguous):
-            return self._may_earlier_arrive or sending.may_come_late()
-        return self._may_earlier_arrive
+        """True if the store may still execute a take of this acquisition, see `Delivery`."""
+        return self.delivery.in_flight or self.delivery.ambiguous
 
     def start_withdrawal(self) -> Withdraw | None:
         """Return the request that withdraws this; None if the store has neither lock nor ticket.
@@ -286,14 +282,10 @@ class Acquisition:
         if os.getpid() != self.pid:
             return None
         self._releasing = True
-        sending = self.sending
-        unsettled = sending is not None and (sending.in_flight or sending.ambiguous)
-        if not (unsettled or self._may_earlier_arrive or self.token or self._ticket_revision):
+        may_arrive_late = self.may_arrive_late
+        if not (may_arrive_late or self.token or self._ticket_revision):
             return None  # so a plain refusal costs no further request
-        is_ambiguous = self._may_earlier_arrive or (sending is not None and sending.ambiguous)
-        # A bucket may wait for the answer to this take, in place of a tombstone.
-        unheard_take = None if is_ambiguous else sending
-        return Withdraw(self.name, self.uuid, self.may_arrive_late, unheard_take)
+        return Withdraw(self.name, self.uuid, may_arrive_late, delivery=self.delivery)
 
     def _taken(self, outcome: Taken, now: Now) -> Step:
         self._ticket_revision = 0
@@ -305,9 +297,8 @@ class Acquisition:
         return _ACQUIRED
 
     def _refreshed(self, outcome: Done | Conflict, now: Now) -> Step:
-        assert self.sending is not None
-        assert isinstance(self.sending.request, Push)
-        if not self.pushed(self.sending.request, outcome, self._sent_at):
+        assert isinstance(self.request, Push)
+        if not self.pushed(self.request, outcome, self._sent_at):
             return self._ask(self.push(now), now)
         self.state = State.HELD
         return _ACQUIRED
@@ -320,7 +311,7 @@ class Acquisition:
             if position.holder not in (None, self.uuid):
                 return self._pause(self._pauses)
             # Free, or an unanswered Take of ours got it: the next answer shows which.
-            return self._ask(Take(self._stamped(now)), now)
+            return self._take(now)
         return self._wait_in_queue(position, now) if position.ticket else self._queue_again(now)
 
     def _claim_refused(self, outcome: Refused, now: Now) -> Step:
@@ -365,7 +356,7 @@ class Acquisition:
             previous.describe(),
             extra=naming(self),
         )
-        return self._ask(Reclaim(self._stamped(now), previous), now)
+        return self._ask(Reclaim(self._stamped(now), previous, delivery=self.delivery), now)
 
     def _lives(self, other: Holder) -> bool:
         return other.uuid in self._own or provably_runs(other.process)
@@ -386,7 +377,7 @@ class Acquisition:
             actor=holder.actor,
             frame=innermost_frame(holder.backtrace),
         )
-        return self._ask(TakeOrQueue(holder, ticket), now)
+        return self._ask(TakeOrQueue(holder, ticket, delivery=self.delivery), now)
 
     def _queue_again(self, now: Now) -> Step:
         log.warning(
@@ -414,6 +405,9 @@ class Acquisition:
         target = WatchTarget(self.name, waiter=self.uuid)
         return Wait(target, 0, from_now=True, seconds=pauses.next())
 
+    def _take(self, now: Now) -> Step:
+        return self._ask(Take(self._stamped(now), delivery=self.delivery), now)
+
     def _claim(self, now: Now) -> Step:
         return self._ask(Claim(self._stamped(now), self._ticket_revision), now)
 
@@ -424,9 +418,8 @@ class Acquisition:
         return self._ask(GetPosition(self.name, self.uuid, ticket, predecessor, deleted_at), now)
 
     def _ask(self, request: Request, now: Now) -> Request:
-        if self.sending is not None:  # the line after this replaces its flags
-            self._may_earlier_arrive = self.may_arrive_late
-        self.sending = RequestState(request, late=self._may_earlier_arrive)
+        self.request = request
+        self.delivery.answered = False
         self._sent_at = now.monotonic
         self.state = _STATE_OF_REQUEST[type(request)]
         return request
@@ -447,7 +440,8 @@ class Acquisition:
 
     def push(self, now: Now) -> Push:
         """Return the request that pushes the stamps; its outcome goes to `pushed`."""
-        return Push(self.name, self.uuid, self._runtime.stamps(now.wall), self._written_at)
+        stamps = self._runtime.stamps(now.wall)
+        return Push(self.name, self.uuid, stamps, self._written_at, delivery=self.delivery)
 
     def pushed(self, push: Push, outcome: Outcome, sent_at: float) -> bool:
         """Note a push's outcome; False: push again.
@@ -516,7 +510,7 @@ class Acquisition:
     def unlock_request(self) -> Unlock:
         """Return the request that unlocks; its `NotHolder` goes to `note_unlock_refused`."""
         self._releasing = True
-        return Unlock(self.name, self.uuid)
+        return Unlock(self.name, self.uuid, delivery=self.delivery)
 
     def note_unlock_refused(self, outcome: NotHolder) -> None:
         """Note a loss: the store did not have the lock any more.

@@ -14,7 +14,7 @@ from lockclient.default_store import defaults
 from lockclient.model.clocks import Deadline
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.protocol import MutexStore, WatchEvent
-from lockclient.stores.requests import RequestState
+from lockclient.stores.requests import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class NextEvent:
 
 
 Result = TypeVar("Result")
-Steps = Generator[tuple[RequestState, Deadline] | NextEvent, Any, Result]
+Steps = Generator[tuple[Request, Deadline] | NextEvent, Any, Result]
 
 
 class ThreadInbox:

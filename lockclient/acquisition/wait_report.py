@@ -8,7 +8,7 @@ from lockclient.acquisition.steps import Steps
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.outcomes import ReadResult
-from lockclient.stores.requests import Read, RequestState
+from lockclient.stores.requests import Read
 from lockclient.text.durations import period
 from lockclient.threads.log_queue import get_logger
 
@@ -41,7 +41,7 @@ class WaitReport:
         self._is_reported = True
         limit = min(Deadline.after(READ_TIMEOUT_S), deadline)
         try:
-            seen = yield RequestState(Read(self._name)), limit
+            seen = yield Read(self._name), limit
         except ClusterMutexError:
             why = "the store does not say who holds it"
         else:

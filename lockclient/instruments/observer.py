@@ -21,7 +21,7 @@ from lockclient.instruments.events import Acquired, Event, GaveUp, Lost, Release
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.fields import require_labels
 from lockclient.stores.common.dispatch import METHODS, snake_case
-from lockclient.stores.requests import RequestState
+from lockclient.stores.requests import Request
 from lockclient.threads.at_exit import Order, calls
 from lockclient.threads.log_queue import AT_EXIT_S, CallQueue, get_logger
 
@@ -75,32 +75,32 @@ class Observer:
         self._failing.discard(id(whose))
         return result
 
-    def send(self, store: MutexStore, sending: RequestState, deadline: Deadline) -> Outcome:
+    def send(self, store: MutexStore, request: Request, deadline: Deadline) -> Outcome:
         """Return the outcome of `store.send`, and report the request."""
         began = monotonic()
         try:
-            outcome = store.send(sending, deadline)
+            outcome = store.send(request, deadline)
         except Exception as error:
-            self._requested(sending, began, error)
+            self._requested(request, began, error)
             raise
-        self._requested(sending, began, outcome)
+        self._requested(request, began, outcome)
         return outcome
 
     async def send_async(
-        self, store: AsyncMutexStore, sending: RequestState, deadline: Deadline
+        self, store: AsyncMutexStore, request: Request, deadline: Deadline
     ) -> Outcome:
         """Return the outcome of `store.send_async`, and report the request."""
         began = monotonic()
         try:
-            outcome = await store.send_async(sending, deadline)
+            outcome = await store.send_async(request, deadline)
         except Exception as error:
-            self._requested(sending, began, error)
+            self._requested(request, began, error)
             raise
-        self._requested(sending, began, outcome)
+        self._requested(request, began, outcome)
         return outcome
 
-    def _requested(self, sending: RequestState, began: float, outcome: Outcome | Exception) -> None:
-        took_s, request = monotonic() - began, sending.request
+    def _requested(self, request: Request, began: float, outcome: Outcome | Exception) -> None:
+        took_s = monotonic() - began
         about: Any = getattr(request, "holder", request)
         error = outcome if isinstance(outcome, Exception) else None
         if error is None:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from lockclient.errors import StoreError
 from lockclient.model.clocks import Deadline
 from lockclient.stores.outcomes import Outcome
-from lockclient.stores.requests import Request, RequestState, Withdraw
+from lockclient.stores.requests import Request, Withdraw
 from lockclient.threads.pool import WorkerPool
 
 Result = TypeVar("Result")
@@ -160,8 +160,8 @@ class MutexStore(Protocol):
             StoreError: the store refuses the request for a reason that trying again won't cure.
         """
 
-    def send(self, sending: RequestState, deadline: Deadline) -> Outcome:
-        """Do what `ask` does, and note in the sending what is unknown about its delivery."""
+    def send(self, request: Request, deadline: Deadline) -> Outcome:
+        """Do what `ask` does, in the calling thread; note the tries of a take in its `delivery`."""
 
     def watch(
         self, target: WatchTarget, revision: int, notify: Callable[[WatchEvent], None]
@@ -193,7 +193,7 @@ class MutexStore(Protocol):
 class AsyncMutexStore(MutexStore, Protocol):
     """What `AsyncClusterMutex` needs besides."""
 
-    async def send_async(self, sending: RequestState, deadline: Deadline) -> Outcome:
+    async def send_async(self, request: Request, deadline: Deadline) -> Outcome:
         """Do what `send` does without blocking the event loop; cancelling it may leave it done."""
 
 

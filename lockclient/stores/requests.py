@@ -1,4 +1,4 @@
-"""The requests of an acquisition to a store, and the state of one in delivery.
+"""The requests of an acquisition to a store, and the delivery of its takes.
 
 Every request can be sent twice: it compares the uuid, so the second answer tells what the first one
 did.
@@ -7,6 +7,7 @@ did.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 from lockclient.model.clocks import Stamps
 from lockclient.model.holder import Holder
@@ -14,15 +15,49 @@ from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
 
 
+class Delivery:
+    """The takes of one acquisition: whether one of them may still arrive in the store.
+
+    The acquisition makes it, and each of its requests carries it. The store notes there that a try
+    of a take begins, and what is unknown afterwards; only the caller that heard the answer clears
+    `in_flight`. So it does not matter at which moment, or why, a caller stops waiting.
+
+    Every other request is harmless late: it compares a uuid or a ticket that is gone by then.
+
+    Attributes:
+        in_flight: a try was begun, and its caller has not heard the outcome.
+        ambiguous: a try was never answered: it may have happened, or may arrive at any time. A
+            store that has disarmed it sets False.
+        abandoned: no caller waits for the outcome any more: the store begins no further try.
+        answered: each try of the last take was answered, though perhaps no caller has heard that. A
+            store that does not know leaves it False.
+        memory: what the store itself remembers of the acquisition.
+    """
+
+    # Without a constructor it costs no call of a Python function.
+    in_flight = False
+    ambiguous = False
+    abandoned = False
+    answered = False
+    memory: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Delivered:
+    """A request of an acquisition; one without `delivery` may be another process's."""
+
+    delivery: Delivery | None = field(default=None, compare=False, repr=False)
+
+
 @dataclass(frozen=True, slots=True)
-class Take:
+class Take(_Delivered):
     """Take the lock if it is free and nobody waits. Answer: `Taken` or `Refused`."""
 
     holder: Holder
 
 
 @dataclass(frozen=True, slots=True)
-class TakeOrQueue:
+class TakeOrQueue(_Delivered):
     """Take the lock, or queue in the same step. Answer: `Taken` or `Queued`."""
 
     holder: Holder
@@ -58,7 +93,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Reclaim:
+class Reclaim(_Delivered):
     """Take the lock over from `previous`, the same identity's dead holder, if that has it still."""
 
     holder: Holder
@@ -66,7 +101,7 @@ class Reclaim:
 
 
 @dataclass(frozen=True, slots=True)
-class Push:
+class Push(_Delivered):
     """Push the stamps forward. Answer: `Done`, `Conflict` or `NotHolder`.
 
     It must change nothing if the stamps were written after `revision`, that of the holder's last
@@ -80,7 +115,7 @@ class Push:
 
 
 @dataclass(frozen=True, slots=True)
-class Unlock:
+class Unlock(_Delivered):
     """Delete the lock if it is still this holder's. Answer: `Done` or `NotHolder`."""
 
     name: str
@@ -88,17 +123,15 @@ class Unlock:
 
 
 @dataclass(frozen=True, slots=True)
-class Withdraw:
+class Withdraw(_Delivered):
     """Leave neither lock nor ticket of this acquisition behind. Answer: `Done`, always.
 
-    With `tombstone` a take of it may arrive late (see `RequestState`), and must then do nothing.
-    `unheard_take` is that take, if the store may have answered it and the caller did not wait.
+    With `tombstone` a take of it may arrive late (see `Delivery`), and must then do nothing.
     """
 
     name: str
     uuid: str
     tombstone: bool = False
-    unheard_take: RequestState | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,40 +167,12 @@ Request = (
 )
 
 
-class RequestState:
-    """A request from its first sending to its last: "may still be out there" is a fact about this.
+KEEPING: Final = (Push, Unlock, Withdraw)
+"""The kinds of requests that keep a lock or give it back: they never queue behind takes."""
 
-    Whoever sends it notes here that a try begins, and what is not known of it afterwards; only who
-    has heard the answer takes it off. So it does not matter at which moment, or by what, a caller
-    stops waiting.
 
-    Attributes:
-        request: what is asked.
-        in_flight: a try was begun, and whoever waits for it has not heard what came of it.
-        ambiguous: a try was never answered: it may have happened, or may arrive ever so late.
-        abandoned: nobody waits for the outcome any more, so that it need not be sent again.
-        late: an earlier request of the same acquisition may still take the lock. A store that has
-            disarmed it says False with the answer.
-        answered: each of its tries was answered, though perhaps nobody has heard that. A store that
-            does not know leaves it False.
-    """
-
-    __slots__ = ("abandoned", "ambiguous", "answered", "in_flight", "late", "request")
-
-    def __init__(self, request: Request, *, late: bool = False) -> None:
-        self.request = request
-        self.late = late
-        self.in_flight = False
-        self.ambiguous = False
-        self.abandoned = False
-        self.answered = False
-
-    def may_come_late(self) -> bool:
-        """Tell whether a take or ticket of it may come to stand when nobody expects it any more.
-
-        A late take would hold a lock that nobody knows of, a late ticket would block the line for
-        as long as the process lives. All else is harmless late: it compares a uuid or a ticket
-        that is gone by then.
-        """
-        takes = isinstance(self.request, Take | TakeOrQueue | Reclaim)
-        return takes and (self.in_flight or self.ambiguous)
+def delivery_of(request: Request) -> Delivery:
+    """Return where the store notes the tries of a request: a take's acquisition knows of them."""
+    if isinstance(request, Take | TakeOrQueue | Reclaim) and request.delivery is not None:
+        return request.delivery
+    return Delivery()

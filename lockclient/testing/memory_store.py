@@ -21,7 +21,7 @@ from lockclient.stores.diagnosis_protocol import FINE, Clock, Finding
 from lockclient.stores.location import UrlLocation
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.protocol import Capabilities, Guard, WatchEvent, WatchTarget
-from lockclient.stores.requests import Request, RequestState, TakeOrQueue
+from lockclient.stores.requests import Request, TakeOrQueue, delivery_of
 from lockclient.stores.service_protocol import (
     MAX_NOTE_BYTES,
     Batch,
@@ -176,21 +176,22 @@ class MemoryStore(OpenedStore):
         self.notify()
         return outcome
 
-    def send(self, sending: RequestState, deadline: Deadline) -> Outcome:
-        sending.in_flight = True
+    def send(self, request: Request, deadline: Deadline) -> Outcome:
+        delivery = delivery_of(request)
+        delivery.in_flight = True
         try:
-            outcome = self.ask(sending.request, deadline)
+            outcome = self.ask(request, deadline)
         except (StoreUnavailable, StoreError) as error:
-            sending.ambiguous |= error.unknown
-            sending.in_flight = False
+            delivery.ambiguous |= error.unknown
+            delivery.in_flight = False
             raise
         return outcome
 
-    async def send_async(self, sending: RequestState, deadline: Deadline) -> Outcome:
+    async def send_async(self, request: Request, deadline: Deadline) -> Outcome:
         """See `AsyncMutexStore.send_async`: the asker is away before it is done, and after."""
-        sending.in_flight = True
+        delivery_of(request).in_flight = True
         await asyncio.sleep(0)
-        outcome = self.send(sending, deadline)
+        outcome = self.send(request, deadline)
         await asyncio.sleep(0)
         return outcome
 

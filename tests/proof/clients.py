@@ -29,8 +29,7 @@ class Client:
         """Return one of its own in the same state."""
         twin = copy(self)
         twin.engine = copy(self.engine)
-        if twin.engine.sending is not None:
-            twin.engine.sending = copy(twin.engine.sending)
+        twin.engine.delivery = copy(twin.engine.delivery)
         return twin
 
     def now(self) -> Now:

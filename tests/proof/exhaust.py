@@ -34,8 +34,10 @@ from lockclient.stores.protocol import WatchEvent
 from lockclient.stores.requests import (
     Claim,
     Push,
+    Reclaim,
     Remove,
     Request,
+    Take,
     TakeOrQueue,
     Unlock,
     Withdraw,
@@ -45,6 +47,7 @@ from tests.proof.states import normalised
 from tests.simulation.etcd import Refusal, SimulatedEtcd
 from tests.support.records import taker
 
+_TAKING = (Take, TakeOrQueue, Reclaim)
 FOREIGN = "foreign"
 KEYS = Keys("/r")
 OF = KEYS.keys_of(NAME)
@@ -206,8 +209,7 @@ class World:
 
     def _send(self, client: Client, request: Request) -> None:
         client.asking, client.resent = request, False
-        if (sending := client.engine.sending) is not None and sending.request is request:
-            sending.in_flight = True
+        client.engine.delivery.in_flight |= isinstance(request, _TAKING)
 
     def _abandon(self, client: Client) -> None:
         client.withdraw = client.engine.start_withdrawal()
@@ -226,8 +228,7 @@ class World:
         ):
             client.lease = self.etcd.grant(wire.LeaseGrant(ttl=10**6)).id
         outcome = self.apply(client.uuid, request, client.lease, resent=client.resent)
-        if engine.sending is not None and engine.sending.request is request:
-            engine.sending.in_flight = False
+        engine.delivery.in_flight &= not isinstance(request, _TAKING)
         if isinstance(request, Unlock):
             if isinstance(outcome, NotHolder):
                 engine.note_unlock_refused(outcome)
@@ -247,8 +248,7 @@ class World:
 
     def _again(self, client: Client) -> None:
         client.resent = True
-        if (sending := client.engine.sending) is not None and sending.request is client.asking:
-            sending.ambiguous = True
+        client.engine.delivery.ambiguous |= isinstance(client.asking, _TAKING)
 
     def lose_answer(self, client: Client) -> None:
         assert client.asking is not None

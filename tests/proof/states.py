@@ -24,7 +24,7 @@ def _plain(value: Any, name: str = "") -> Any:
     if name in _REVISIONS and isinstance(value, int):
         return _Revision(value)
     if dataclasses.is_dataclass(value):
-        names = [one.name for one in dataclasses.fields(value)]
+        names = [one.name for one in dataclasses.fields(value) if one.compare]
         inner = tuple(_plain(getattr(value, inner), inner) for inner in names)
         return (type(value).__name__, *inner)
     if isinstance(value, tuple):
@@ -50,13 +50,9 @@ def _ranked(value: Any, ranks: dict[int, int]) -> Any:
 
 def _client(world: Any, client: Any) -> Any:
     engine = client.engine
-    names = sorted(vars(engine).keys() - _LEFT_OUT - {"sending"})
+    names = sorted(vars(engine).keys() - _LEFT_OUT - {"delivery"})
     known = tuple(_plain(vars(engine)[name], name) for name in names)
-    sending = engine.sending
-    sent = None
-    if sending is not None:
-        flags = (sending.in_flight, sending.ambiguous)
-        sent = (_plain(sending.request), *flags, sending.request is client.asking)
+    sent = (engine.delivery.in_flight, engine.delivery.ambiguous, engine.request is client.asking)
     news = None if client.waiting is None else _plain(world._news(client))
     flags = tuple(getattr(client, name) for name in _FLAGS)
     rest = (client.asking, client.waiting, client.withdraw)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from lockclient.stores.outcomes import Outcome
-from lockclient.stores.requests import Push, RequestState, Unlock, Withdraw
+from lockclient.stores.requests import KEEPING, Request, delivery_of
 from lockclient.threads.pool import WorkerPool
 
 Result = TypeVar("Result")
@@ -40,16 +40,15 @@ class AsyncBridge:
         self._queued: defaultdict[str, deque[Callable[[], object]]] = defaultdict(deque)
         self._lock = threading.Lock()
 
-    async def send(self, sending: RequestState, work: Callable[[], Outcome]) -> Outcome:
+    async def send(self, request: Request, work: Callable[[], Outcome]) -> Outcome:
         """Have a request sent by a thread, which a cancellation leaves to its end.
 
-        What it may still send is then told by `sending`, as of any other caller who has gone: it is
-        given up, so that no new try begins, and one is under way until somebody has heard of it.
+        What it may still send is then told by its `Delivery`, as of any other caller who has gone:
+        no new try begins, and one is under way until somebody has heard of it.
         """
         # Before it is handed over: from now on a thread may begin at any moment.
-        sending.in_flight = True
-        request = sending.request
-        if isinstance(request, Push | Unlock | Withdraw):
+        delivery_of(request).in_flight = True
+        if isinstance(request, KEEPING):
             return await by_thread(self._keepers.submit, work)
         name = getattr(request, "name", "") or request.holder.name  # type: ignore[union-attr]
         return await by_thread(partial(self._get, name), work)

@@ -12,7 +12,7 @@ from lockclient.model.clocks import Deadline
 from lockclient.stores.common.background import AT_EXIT_S, Background
 from lockclient.stores.location import Location
 from lockclient.stores.outcomes import Outcome
-from lockclient.stores.requests import Request, RequestState, Unlock, Withdraw
+from lockclient.stores.requests import Request, Unlock, Withdraw
 from lockclient.threads.at_exit import Order, calls
 
 CLEAN_UP_TIMEOUT_S: Final = 0.4
@@ -45,11 +45,11 @@ class OpenedStore:
     def _close_streams(self) -> None:
         """Called in `atexit`: the interpreter's teardown of an open stream can hang."""
 
-    def send(self, sending: RequestState, deadline: Deadline) -> Outcome:
+    def send(self, request: Request, deadline: Deadline) -> Outcome:
         raise NotImplementedError
 
     def ask(self, request: Request, deadline: Deadline) -> Outcome:
-        return self.background.run_shielded(lambda: self.send(RequestState(request), deadline))
+        return self.background.run_shielded(lambda: self.send(request, deadline))
 
     def settle(self, seconds: float) -> None:
         """Wait until all clean-ups are done, at most for `seconds`."""

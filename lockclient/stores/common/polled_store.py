@@ -20,7 +20,7 @@ from lockclient.stores.common.poll_watch import PollWatch
 from lockclient.stores.common.polling import Following, Polling
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.protocol import Capabilities, Guard, Subscription, WatchEvent, WatchTarget
-from lockclient.stores.requests import Remove, RequestState
+from lockclient.stores.requests import Remove, Request
 from lockclient.stores.service_protocol import Batch, Kind, Tickets, WaitQueue
 from lockclient.threads.pool import WorkerPool
 
@@ -31,7 +31,7 @@ MAX_POLLS_IN_FLIGHT = 32
 class RequestExecutor(Protocol):
     """What does the requests of all acquisitions."""
 
-    def do(self, sending: RequestState, deadline: Deadline) -> Outcome:
+    def do(self, request: Request, deadline: Deadline) -> Outcome:
         """Do a request.
 
         Raises:
@@ -66,15 +66,15 @@ class PolledStore(OpenedStore):
 
     # ------------------------------------------------------------ MutexStore
 
-    def send(self, sending: RequestState, deadline: Deadline) -> Outcome:
-        self._check_open(sending.request)
-        outcome = self._executor.do(sending, deadline)
-        if isinstance(sending.request, Remove):
+    def send(self, request: Request, deadline: Deadline) -> Outcome:
+        self._check_open(request)
+        outcome = self._executor.do(request, deadline)
+        if isinstance(request, Remove):
             self._polling.look_soon()  # whoever removes waits until the picture shows it
         return outcome
 
-    async def send_async(self, sending: RequestState, deadline: Deadline) -> Outcome:
-        return await self._bridge.send(sending, partial(self.send, sending, deadline))
+    async def send_async(self, request: Request, deadline: Deadline) -> Outcome:
+        return await self._bridge.send(request, partial(self.send, request, deadline))
 
     def watch(
         self, target: WatchTarget, revision: int, notify: Callable[[WatchEvent], None]

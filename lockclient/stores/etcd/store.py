@@ -87,37 +87,39 @@ class EtcdStore(EtcdListing):
 
     # ------------------------------------------------------------ MutexStore
 
-    def send(self, sending: requests.RequestState, deadline: Deadline) -> Outcome:
+    def send(self, request: requests.Request, deadline: Deadline) -> Outcome:
+        delivery = requests.delivery_of(request)
         if self._closing:
-            self._check_open(sending.request)
+            self._check_open(request)
         while True:
-            plan = PLANS[type(sending.request)](self._keyspace, sending.request)
+            plan = PLANS[type(request)](self._keyspace, request)
             lease = self._lease_for(plan, self._tickets) if plan.lease else None
             try:
                 if lease is not None:
                     plan.bind(lease.get(deadline))
-                answer = self._channels.call(TXN, plan.txn, deadline, sending)
-                outcome = plan.read(answer, sending.ambiguous)
+                answer = self._channels.call(TXN, plan.txn, deadline, delivery)
+                outcome = plan.read(answer, delivery.ambiguous)
                 if isinstance(outcome, ReadResult):
                     outcome = self._with_code(outcome, deadline)
                 return outcome
             except WireError as error:
-                _prepare_retry(error, sending, plan, lease)
+                request = _for_retry(error, request, plan, lease)
 
-    async def send_async(self, sending: requests.RequestState, deadline: Deadline) -> Outcome:
-        channels = self._on_this_loop()
+    async def send_async(self, request: requests.Request, deadline: Deadline) -> Outcome:
+        channels, delivery = self._on_this_loop(), requests.delivery_of(request)
+        keeps = isinstance(request, requests.KEEPING)
         if self._closing:
-            self._check_open(sending.request)
+            self._check_open(request)
         while True:
-            plan = PLANS[type(sending.request)](self._keyspace, sending.request)
+            plan = PLANS[type(request)](self._keyspace, request)
             lease = self._lease_for(plan, channels.tickets) if plan.lease else None
             try:
                 if lease is not None:
                     plan.bind(await channels.lease_id(lease, deadline))
-                answer = await channels.call(TXN, plan.txn, deadline, sending)
-                return plan.read(answer, sending.ambiguous)
+                answer = await channels.call(TXN, plan.txn, deadline, delivery, keeps=keeps)
+                return plan.read(answer, delivery.ambiguous)
             except WireError as error:
-                _prepare_retry(error, sending, plan, lease)
+                request = _for_retry(error, request, plan, lease)
 
     def _on_this_loop(self) -> AioChannels:
         """Return the channels of the running event loop: grpc.aio's belong to one."""
@@ -304,18 +306,17 @@ def _beside(work: Callable[[], object], seconds: float) -> None:
     worker.close()
 
 
-def _prepare_retry(
-    error: WireError, sending: requests.RequestState, plan: Plan, lease: Lease | None
-) -> None:
-    """Change the sending, or the lease, so that the request can be sent again.
+def _for_retry(
+    error: WireError, request: requests.Request, plan: Plan, lease: Lease | None
+) -> requests.Request:
+    """Return the request that can be sent now; a lease that is gone is forgotten.
 
     Raises:
         StoreError: the same answer would come again.
     """
-    request = sending.request
     if error.fault is ErrorKind.NO_LEASE and lease is not None:
         lease.forget(plan.bound[0].lease)
-    elif error.fault is ErrorKind.COMPACTED and isinstance(request, requests.GetPosition):
-        sending.request = replace(request, predecessor=None, predecessor_deleted_at=None)
-    else:
-        raise error.said from error.error
+        return request
+    if error.fault is ErrorKind.COMPACTED and isinstance(request, requests.GetPosition):
+        return replace(request, predecessor=None, predecessor_deleted_at=None)
+    raise error.said from error.error

@@ -16,7 +16,7 @@ from lockclient.stores.gcs import errors
 from lockclient.stores.gcs.keys import FIELDS, ObjectNames, ObjectState, Version
 from lockclient.stores.gcs.wire.http_client import HttpClient, HttpRequest
 from lockclient.stores.gcs.wire.http_session import HttpAnswer
-from lockclient.stores.requests import Read, RequestState
+from lockclient.stores.requests import Delivery
 
 ABSENT: Final = Version(0, 0)
 """The version of what is not there."""
@@ -29,13 +29,15 @@ class GuardedObjects:
     client: HttpClient
     names: ObjectNames
     deadline: Deadline
-    sending: RequestState = field(default_factory=lambda: RequestState(Read("")))
+    delivery: Delivery = field(default_factory=Delivery)
+    was_ambiguous: bool = False
+    """Whether an earlier request of the acquisition was not answered."""
 
     def _ask(self, method: str, name: str, expected: tuple[int, ...], **how: Any) -> HttpAnswer:
         """Ask about an object."""
         path = f"/storage/v1/b/{self.client.location.bucket}/o/{quote(name, safe='')}"
         call = HttpRequest(method, path, expected, **how)
-        return self.client.ask(call, self.deadline, self.sending)
+        return self.client.ask(call, self.deadline, self.delivery)
 
     def _read(self, name: str) -> ObjectState | None:
         """Return an object without its body; None: there is none."""
@@ -72,7 +74,7 @@ class GuardedObjects:
     @property
     def create_is_pending(self) -> bool:
         """True if a create of this acquisition was not answered, and may still arrive."""
-        return self.sending.ambiguous or self.sending.late
+        return self.delivery.ambiguous
 
     def put(
         self,
@@ -106,9 +108,9 @@ class GuardedObjects:
             once=once,
         )
         try:
-            answer = self.client.ask(call, self.deadline, self.sending)
+            answer = self.client.ask(call, self.deadline, self.delivery)
         except StoreUnavailable:
-            if once and self.sending.ambiguous and not self.deadline.expired():
+            if once and self.delivery.ambiguous and not self.deadline.expired():
                 return None
             raise
         return ObjectState.from_resource(answer.json()) if answer.status == 200 else None

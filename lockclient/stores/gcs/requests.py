@@ -45,7 +45,7 @@ A late *take over a tombstone* names that very one: a withdrawal uploads another
 
 **4. Answers that nobody heard.** If a task is cancelled or a thread interrupted, the thread that
 sends its take goes on to the end of its try, and a withdrawal waits a moment for it
-(`RequestState.answered`). After an answer nothing can come late, and no tombstone is left.
+(`Delivery.answered`). After an answer nothing can come late, and no tombstone is left.
 
 **5. Not covered**: a process that is killed between its create and the end of its take, and a front
 end that sends a create once more after it has answered it (HTTP forbids that of a POST), and after
@@ -89,8 +89,9 @@ leaves for it, so that a tombstone is left in time where the take is not answere
 class GcsRequestExecutor:
     """Does the requests of all acquisitions on one bucket.
 
-    It remembers each lock that it took: the version that its release names, and until when it must
-    leave a tombstone. So a release is one request; without that it looks.
+    An acquisition's `Delivery.memory` is its lock's `ObjectState`: the version that its release
+    names, and until when it must leave a tombstone. So a release is one request; without that it
+    looks.
 
     Args:
         client: of the bucket.
@@ -101,17 +102,19 @@ class GcsRequestExecutor:
         self._client = client
         self._expiry = expiry
         self._names = ObjectNames(client.location.root)
-        self._held: dict[str, ObjectState] = {}
 
-    def do(self, sending: requests.RequestState, deadline: Deadline) -> Outcome:
+    def do(self, request: requests.Request, deadline: Deadline) -> Outcome:
         """Do a request. Errors: see `HttpClient.ask`."""
-        objects = GuardedObjects(self._client, self._names, deadline, sending)
+        delivery = requests.delivery_of(request)
+        objects = GuardedObjects(
+            self._client, self._names, deadline, delivery, was_ambiguous=delivery.ambiguous
+        )
         try:
-            outcome: Outcome = dispatch(self, sending.request, objects)
+            outcome: Outcome = dispatch(self, request, objects)
         except ClusterMutexError:
-            sending.answered = not (sending.ambiguous or sending.in_flight)
+            delivery.answered = not (delivery.ambiguous or delivery.in_flight)
             raise
-        sending.answered = not sending.ambiguous
+        delivery.answered = not delivery.ambiguous
         return outcome
 
     # ------------------------------------------------------------ getting it
@@ -134,7 +137,7 @@ class GcsRequestExecutor:
                 if state.uuid == uuid:
                     return outcomes.Refused(None, state.version.revision, uuid_spent=True)
             elif state.uuid == uuid:
-                return self._found_taken(objects, uuid, state)
+                return self._found_taken(objects, state)
             elif state.uuid is not None:
                 if not self._expired(objects, holder.name, state):
                     return outcomes.Refused(state.uuid, state.version.revision)
@@ -161,24 +164,19 @@ class GcsRequestExecutor:
         else:  # an upload that names what it replaces does nothing, late
             taken = objects.put(name, metadata, body, replaced.version)
         if taken is not None:
-            self._note_taken(objects, holder.uuid or "", taken)
+            self._note_taken(objects, taken)
         return taken
 
-    def _found_taken(
-        self, objects: GuardedObjects, uuid: str, state: ObjectState
-    ) -> outcomes.Taken:
+    def _found_taken(self, objects: GuardedObjects, state: ObjectState) -> outcomes.Taken:
         # Unanswered tries of this very request have its stamps.
-        earlier = objects.sending.late or not objects.sending.ambiguous
-        self._note_taken(objects, uuid, state)
+        earlier = objects.was_ambiguous or not objects.create_is_pending
+        self._note_taken(objects, state)
         return outcomes.Taken(state.version.token, by_earlier_send=earlier)
 
-    def _note_taken(self, objects: GuardedObjects, uuid: str, own: ObjectState) -> None:
+    @staticmethod
+    def _note_taken(objects: GuardedObjects, own: ObjectState) -> None:
         """Note a lock that was taken: by the only create, or with what a late one meets."""
-        sending = objects.sending
-        sending.ambiguous = sending.late = False
-        self._held[uuid] = own
-        if sending.abandoned:  # a withdrawal looks for itself
-            self._held.pop(uuid, None)
+        objects.delivery.ambiguous, objects.delivery.memory = False, own
 
     def _is_uuid_spent(
         self, objects: GuardedObjects, name: str, uuid: str, state: ObjectState
@@ -217,7 +215,7 @@ class GcsRequestExecutor:
                 removal_steps.complete(objects, holder.name, state)
                 continue
             if state.uuid == uuid:
-                return self._found_taken(objects, uuid, state)
+                return self._found_taken(objects, state)
             same = (state.uuid, now.generation) == (previous.uuid, generation)
             if not same or seen not in (0, now.revision):
                 return outcomes.Refused(state.uuid, now.revision)
@@ -236,22 +234,25 @@ class GcsRequestExecutor:
         }
         state = objects.patch(name, metadata, Version.from_revision(request.revision))
         if state is not None:
-            self._pushed(request.uuid, state)
+            self._pushed(request, state)
             return outcomes.Done(state.version.revision)
         state = objects.head(name)
         if state is None or state.uuid != request.uuid or state.decision is not None:
             return self._not_holder(objects, request.name, request.uuid, state)
-        self._pushed(request.uuid, state)
+        self._pushed(request, state)
         done = state.metadata.get(STAMPS[0]) == metadata[STAMPS[0]]  # by an earlier sending
         return (outcomes.Done if done else outcomes.Conflict)(state.version.revision)
 
-    def _pushed(self, uuid: str, state: ObjectState) -> None:
+    @staticmethod
+    def _pushed(request: requests.Push, state: ObjectState) -> None:
         """Note a later version of a held lock."""
-        if (own := self._held.get(uuid)) is not None and own.version < state.version:
-            self._held[uuid] = state
+        takes = request.delivery
+        if takes is not None and takes.memory is not None and takes.memory.version < state.version:
+            takes.memory = state
 
     def unlock(self, request: requests.Unlock, objects: GuardedObjects) -> Outcome:
-        uuid, own, sent = request.uuid, self._held.pop(request.uuid, None), False
+        uuid, sent = request.uuid, False
+        own: ObjectState | None = None if request.delivery is None else request.delivery.memory
         while True:
             if own is None:
                 state = objects.head(self._names.lock(request.name))
@@ -275,7 +276,7 @@ class GcsRequestExecutor:
     def withdraw(self, request: requests.Withdraw, objects: GuardedObjects) -> Outcome:
         name, uuid = request.name, request.uuid
         where = self._names.lock(name)
-        may_arrive = request.tombstone and not _was_answered(request.unheard_take, objects.deadline)
+        may_arrive = request.tombstone and not _was_answered(request.delivery, objects.deadline)
         expires_at = 0  # one time for all rounds, by which ours is known again
         while True:
             state = objects.head(where)
@@ -289,7 +290,6 @@ class GcsRequestExecutor:
                 break  # it stands already, by our own release or by a removal
             elif not may_arrive or self._leave_tombstone(objects, where, uuid, state, expires_at):
                 break
-        self._held.pop(uuid, None)
         return outcomes.Done(0)
 
     @staticmethod
@@ -347,7 +347,7 @@ class GcsRequestExecutor:
         resent: bool = False,
     ) -> outcomes.NotHolder:
         """Return that a lock is not this uuid's any more; `resent`: by this request, perhaps."""
-        resent |= objects.sending.ambiguous
+        resent |= objects.delivery.ambiguous
         if state is not None and state.decision is not None:
             removal = removal_steps.complete(objects, name, state)
             if state.uuid == uuid and removal is not None:
@@ -361,11 +361,11 @@ class GcsRequestExecutor:
         return None if value is None else Removal.read(name, uuid, value)
 
 
-def _was_answered(take: requests.RequestState | None, deadline: Deadline) -> bool:
+def _was_answered(takes: requests.Delivery | None, deadline: Deadline) -> bool:
     """Tell whether a take was answered whose caller has gone; wait a moment for the answer."""
-    if take is None:
+    if takes is None:
         return False
     until = deadline.within(0.0, SETTLE_TIMEOUT_S)
-    while not take.answered and not until.expired():
+    while not (takes.answered or takes.ambiguous or until.expired()):
         time.sleep(0.01)
-    return take.answered
+    return takes.answered

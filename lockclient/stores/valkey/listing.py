@@ -31,7 +31,6 @@ from lockclient.model.holder import MAX_UUID_BYTES, MAX_VALUE_BYTES, SUBKEYS, Fo
 from lockclient.model.removal import MAX_RECORD
 from lockclient.stores.common.polling import Key, KnownItem, StoredItem
 from lockclient.stores.common.segments import decode, encode
-from lockclient.stores.requests import Read, RequestState
 from lockclient.stores.valkey import errors, lua_scripts
 from lockclient.stores.valkey.keys import number_of, subkeys_of
 from lockclient.stores.valkey.lua_scripts import FOLDERS, Script
@@ -259,8 +258,7 @@ class KeyListing:
         if item is not None and item.version == hash(self._held[name][0]):
             return item
         command = self._views.read_command(name, whole=True)
-        sending = RequestState(Read(name))
-        answers = self._rounds.read(command, sending, deadline, self._views.is_known)
+        answers = self._rounds.read(command, deadline, self._views.is_known)
         return self._item(name, self._views.latest_fields(answers))
 
     def _item(self, name: str, fields: Mapping[str, bytes | None]) -> StoredItem | None:

@@ -33,7 +33,7 @@ from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.keys import number_of
 from lockclient.stores.valkey.voting.lock_view import LockViews, seen
 from lockclient.stores.valkey.voting.quorum import decoded
-from lockclient.stores.valkey.voting.rounds import Rounds
+from lockclient.stores.valkey.voting.rounds import Rounds, own_lock
 from lockclient.stores.valkey.wire.broadcast import GRACE_S
 from lockclient.stores.valkey.wire.connection import Command, Reply
 from lockclient.stores.valkey.wire.server import Sent
@@ -60,7 +60,8 @@ def give_back(
         or not (fields := _confirmed(rounds, views, request, push, answers))
     ):
         return
-    keys, before = rounds.keys, rounds.sent_takes.get(uuid)
+    keys, own = rounds.keys, own_lock(request.delivery)
+    before = own.take
     where = keys.server, keys.lock(name), keys.tombstone(name, uuid), keys.record(name, uuid)
     what = fields["take"], fields["expiry"], *(text for pair in fields.items() for text in pair)
     commands = {
@@ -73,7 +74,7 @@ def give_back(
     rounds.servers.ask(
         commands, Deadline.after(GRACE_S), lambda said: len(said) == len(commands), requests
     )
-    if before is not None and rounds.sent_takes.get(uuid) is not before:  # released meanwhile
+    if before is not None and own.take is not before:  # released meanwhile
         rounds.undo_queue.add(commands, rounds.drop(name, uuid, "all", tombstone=True))
 
 

@@ -72,15 +72,17 @@ from lockclient.stores.outcomes import (
     Taken,
 )
 from lockclient.stores.requests import (
+    Delivery,
     GetPosition,
     Push,
     Read,
     Reclaim,
     Remove,
-    RequestState,
+    Request,
     Take,
     Unlock,
     Withdraw,
+    delivery_of,
 )
 from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.keys import (
@@ -96,7 +98,7 @@ from lockclient.stores.valkey.regrant import give_back
 from lockclient.stores.valkey.take import ExpectedHolder, TakeExecutor
 from lockclient.stores.valkey.voting.lock_view import LockViews
 from lockclient.stores.valkey.voting.quorum import count
-from lockclient.stores.valkey.voting.rounds import Rounds
+from lockclient.stores.valkey.voting.rounds import Rounds, own_lock
 from lockclient.stores.valkey.wire.connection import Command, Reply
 from lockclient.stores.valkey.wire.turns import Waiters
 
@@ -121,7 +123,7 @@ class ValkeyRequestExecutor:
         self._takes = TakeExecutor(rounds)
         self._views = LockViews(rounds.keys, rounds.quorum)
 
-    def do(self, sending: RequestState, deadline: Deadline) -> Outcome:
+    def do(self, request: Request, deadline: Deadline) -> Outcome:
         """Do a request.
 
         Raises:
@@ -129,48 +131,48 @@ class ValkeyRequestExecutor:
             StoreError: no majority will, for reasons that trying again won't cure.
         """
         try:
-            outcome: Outcome = dispatch(self, sending.request, sending, deadline)
+            outcome: Outcome = dispatch(self, request, deadline)
         except ClusterMutexError:
-            sending.in_flight = False
+            delivery_of(request).in_flight = False
             raise
         return outcome
 
     # ------------------------------------------------------------ getting it
 
-    def take(self, request: Take, sending: RequestState, deadline: Deadline) -> Outcome:
-        holder, uuid = request.holder, request.holder.uuid or ""
+    def take(self, request: Take, deadline: Deadline) -> Outcome:
+        holder, uuid, delivery = request.holder, request.holder.uuid or "", delivery_of(request)
         waiters = self._waiters(holder.name)
         if waiters is None:
-            return self._takes.take(holder, ExpectedHolder(), sending, deadline)
+            return self._takes.take(holder, ExpectedHolder(), delivery, deadline)
         # Who is to have what another one of its identity has, has to see that one itself.
         if holder.identity is None and not waiters.may_ask(uuid):
             return Refused(waiters.holder, 0)
         heard, outcome = 0, None
         try:
             heard = waiters.asking(uuid)
-            outcome = self._takes.take(holder, ExpectedHolder(), sending, deadline)
+            outcome = self._takes.take(holder, ExpectedHolder(), delivery, deadline)
         finally:
             seen = outcome.holder if isinstance(outcome, Refused) else None
             waiters.asked(uuid, heard, taken=isinstance(outcome, Taken), holder=seen)
         return outcome
 
-    def reclaim(self, request: Reclaim, sending: RequestState, deadline: Deadline) -> Outcome:
+    def reclaim(self, request: Reclaim, deadline: Deadline) -> Outcome:
         previous = request.previous
         uuid, seen = previous.uuid or "", max(previous.stamp_revisions)
         if previous.fencing_token != token_of(uuid):
             uuid = "nobody's"
         # A push since then wins: it is not dead.
         expected = ExpectedHolder(uuid, str(push_of(seen)) if seen else "")
-        return self._takes.take(request.holder, expected, sending, deadline)
+        return self._takes.take(request.holder, expected, delivery_of(request), deadline)
 
     # ------------------------------------------------------------ having it
 
-    def push(self, request: Push, sending: RequestState, deadline: Deadline) -> Outcome:
+    def push(self, request: Push, deadline: Deadline) -> Outcome:
         name, uuid, quorum, keys = request.name, request.uuid, self._quorum, self._keys
-        unconfirmed = self._rounds.unconfirmed_pushes
+        own, sent = own_lock(request.delivery), Delivery()
         # A number that was tried may stand on some servers, with the stamps of then, or come to.
-        known = max(push_of(request.revision), unconfirmed.get(uuid, 0))
-        number = unconfirmed[uuid] = following(known)
+        known = max(push_of(request.revision), own.unconfirmed_push)
+        number = own.unconfirmed_push = following(known)
         alert_at, unlock_at = request.stamps
         command = Command(
             lua_scripts.PUSH,
@@ -180,10 +182,10 @@ class ValkeyRequestExecutor:
                 "" if unlock_at is None else format_stamp(unlock_at),
             ),
         )
-        answers = self._rounds.until_enough(command, sending, deadline, quorum.decides("pushed"))
+        answers = self._rounds.until_enough(command, deadline, quorum.decides("pushed"), sent)
         # Known now: it is confirmed, or who pushes next is told of a number that is no lower.
-        if unconfirmed.get(uuid) == number:  # else another push of ours is under way
-            del unconfirmed[uuid]
+        if own.unconfirmed_push == number:  # else another push of ours is under way
+            own.unconfirmed_push = 0
         if quorum.agrees(answers, "pushed"):
             pushed = [int(reply.rest[0]) for reply in answers.values() if reply.kind == "pushed"]
             give_back(self._rounds, self._views, request, max(pushed), answers)
@@ -192,34 +194,35 @@ class ValkeyRequestExecutor:
         moved = [numbered(name, push) for push in replies]
         if moved and quorum.can_agree(answers, "pushed", "moved"):
             return Conflict(revision_of(uuid, max(moved)))
-        return self._views.not_holder(name, uuid, answers, resent=sending.ambiguous)
+        return self._views.not_holder(name, uuid, answers, resent=sent.ambiguous)
 
-    def unlock(self, request: Unlock, sending: RequestState, deadline: Deadline) -> Outcome:
-        answers = self._delete_by_majority(request, sending, deadline)
+    def unlock(self, request: Unlock, deadline: Deadline) -> Outcome:
+        sent = Delivery()
+        answers = self._delete_by_majority(request, sent, deadline)
         if len(answers) - count(answers, "dropped") < self._quorum.majority:
             return Done(0)
-        return self._views.not_holder(request.name, request.uuid, answers, resent=sending.ambiguous)
+        return self._views.not_holder(request.name, request.uuid, answers, resent=sent.ambiguous)
 
-    def withdraw(self, request: Withdraw, sending: RequestState, deadline: Deadline) -> Outcome:
-        self._delete_by_majority(request, sending, deadline)
+    def withdraw(self, request: Withdraw, deadline: Deadline) -> Outcome:
+        self._delete_by_majority(request, Delivery(), deadline)
         return Done(0)
 
     def _delete_by_majority(
-        self, request: Unlock | Withdraw, sending: RequestState, deadline: Deadline
+        self, request: Unlock | Withdraw, delivery: Delivery, deadline: Deadline
     ) -> dict[int, Reply]:
         """Have a uuid's lock deleted by a majority; others that may have it do so later."""
         name, uuid, rounds = request.name, request.uuid, self._rounds
         tombstone = rounds.drop(name, uuid, "all", tombstone=True)
-        take = rounds.sent_takes.get(uuid)
+        own = own_lock(request.delivery)
+        take = own.take
         if isinstance(request, Withdraw) and request.tombstone:
             drop, is_everywhere = tombstone, True
         else:
             drop = rounds.drop(name, uuid, "all")
             is_everywhere = take is None  # another process has taken it: maybe on any server
         settled = take.settled() if take is not None else set()
-        answers = rounds.until_enough(drop, sending, deadline, rounds.is_majority)
-        rounds.sent_takes.pop(uuid, None)
-        rounds.unconfirmed_pushes.pop(uuid, None)
+        answers = rounds.until_enough(drop, deadline, rounds.is_majority, delivery)
+        own.take = None
         if is_everywhere:
             rounds.undo_queue.add({*rounds.all} - answers.keys(), tombstone)
         elif take is not None:
@@ -244,22 +247,20 @@ class ValkeyRequestExecutor:
 
     # ------------------------------------------------------------ reading, removing
 
-    def get_position(
-        self, request: GetPosition, sending: RequestState, deadline: Deadline
-    ) -> Outcome:
+    def get_position(self, request: GetPosition, deadline: Deadline) -> Outcome:
         waiters = self._waiters(request.name) if request.uuid else None
         if waiters is not None and not waiters.may_ask(request.uuid):
             return Position(False, None, waiters.holder or _ANOTHER, 0)
         command = self._views.read_command(request.name)
         # A holder's watch asks for nobody: by its answer a lock is lost, for good.
         sure = not request.uuid
-        answers = self._rounds.read(command, sending, deadline, self._views.is_known, sure=sure)
+        answers = self._rounds.read(command, deadline, self._views.is_known, sure=sure)
         uuid, push = self._views.holder_and_push(answers)
         return Position(False, None, uuid, 0 if uuid is None else revision_of(uuid, push))
 
-    def read(self, request: Read, sending: RequestState, deadline: Deadline) -> Outcome:
+    def read(self, request: Read, deadline: Deadline) -> Outcome:
         command = self._views.read_command(request.name, request.uuid or "", whole=True)
-        answers = self._rounds.read(command, sending, deadline, self._views.is_known)
+        answers = self._rounds.read(command, deadline, self._views.is_known)
         holder = self._views.holder(request.name, answers, request.uuid or "")
         removal = None
         if request.uuid is not None:
@@ -268,7 +269,7 @@ class ValkeyRequestExecutor:
         warning = self._views.votes_text(request.name, answers)
         return ReadResult(holder, (), removal, revision, warning)
 
-    def remove(self, request: Remove, sending: RequestState, deadline: Deadline) -> Outcome:
+    def remove(self, request: Remove, deadline: Deadline) -> Outcome:
         name, uuid = request.removal.holder.name, request.removal.holder.uuid or ""
         seen, quorum, keys = request.stamp_revisions, self._quorum, self._keys
         record = request.removal.without_token().value() if request.recorded else ""
@@ -283,8 +284,9 @@ class ValkeyRequestExecutor:
             impossible = not count(said, "dropped") and not quorum.can_agree(said, "dropped")
             return impossible or self._views.holder_named(uuid, said)[0]
 
+        sent = Delivery()
         answers = self._rounds.until_enough(
-            *(command, sending, deadline, enough),
+            *(command, deadline, enough, sent),
             early=lambda said: quorum.agrees(said, "dropped") or quorum.agrees(said, "moved"),
         )
         held = self._views.holder_named(uuid, answers)[1] == uuid
@@ -303,7 +305,7 @@ class ValkeyRequestExecutor:
             undo = Command(lua_scripts.UNRECORD, (keys.record(name, uuid),), instead)
             self._rounds.undo_queue.add(ours, undo)
         removal = Removal.read(name, uuid, stands) if stands else None
-        return NotHolder(self._views.holder_named(uuid, answers)[1], removal, sending.ambiguous)
+        return NotHolder(self._views.holder_named(uuid, answers)[1], removal, sent.ambiguous)
 
 
 def _has(reply: Reply, record: bytes) -> bool:

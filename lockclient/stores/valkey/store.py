@@ -17,7 +17,6 @@ from lockclient.stores.common.polled_store import PolledStore
 from lockclient.stores.common.polling import Polling
 from lockclient.stores.diagnosis_protocol import Finding, Voter
 from lockclient.stores.protocol import Capabilities, Subscription, WatchEvent, WatchTarget
-from lockclient.stores.requests import Read, RequestState
 from lockclient.stores.service_protocol import MAX_NOTE_BYTES, Change, Note
 from lockclient.stores.valkey import diagnosis, lua_scripts
 from lockclient.stores.valkey.index_walk import IndexWalk
@@ -135,9 +134,8 @@ class ValkeyStore(PolledStore):
             number = self._next_note_number()
             args = (str(number), self._nonce, str(MAX_NOTE_BYTES))
             command = Command(lua_scripts.PROMISE, (keys.server, keys.note), args)
-            sending = RequestState(Read(""))
             enough = quorum.decides("promised")
-            answers = self._rounds.until_enough(command, sending, deadline, enough)
+            answers = self._rounds.until_enough(command, deadline, enough)
             if quorum.agrees(answers, "promised"):
                 replies = (reply for reply in answers.values() if reply.kind == "promised")
                 _, value = max((number_of(reply.rest[0], 16), reply.rest[1]) for reply in replies)
@@ -153,7 +151,7 @@ class ValkeyStore(PolledStore):
         args = (str(seen.version), self._nonce, value.decode())
         command = Command(lua_scripts.WRITE_PROMISED, (keys.server, keys.note), args)
         enough = quorum.decides("written")
-        answers = self._rounds.until_enough(command, RequestState(Read("")), deadline, enough)
+        answers = self._rounds.until_enough(command, deadline, enough)
         return quorum.agrees(answers, "written")
 
     def _next_note_number(self) -> int:
@@ -177,9 +175,7 @@ class ValkeyStore(PolledStore):
 
     def _do_by_majority(self, command: Command, deadline: Deadline) -> set[int]:
         """Have this done by a majority; return who did it."""
-        rounds, sending = self._rounds, RequestState(Read(""))
-        answers = rounds.until_enough(command, sending, deadline, rounds.is_majority)
-        return {*answers}
+        return {*self._rounds.until_enough(command, deadline, self._rounds.is_majority)}
 
     # ------------------------------------------------------------ reading
 

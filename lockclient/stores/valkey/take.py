@@ -17,7 +17,7 @@ from lockclient.model.removal import AUTO_UNLOCK, Removal
 from lockclient.model.retention import RECORD_RETENTION_S
 from lockclient.stores.common.lifecycle import closed
 from lockclient.stores.outcomes import Outcome, Refused, Taken
-from lockclient.stores.requests import RequestState
+from lockclient.stores.requests import Delivery
 from lockclient.stores.valkey import errors, lua_scripts
 from lockclient.stores.valkey.errors import VoteFailure
 from lockclient.stores.valkey.keys import (
@@ -36,6 +36,7 @@ from lockclient.stores.valkey.voting.rounds import (
     ROUND_TIMEOUT_S,
     Rounds,
     SentTake,
+    own_lock,
 )
 from lockclient.stores.valkey.wire.broadcast import Round
 from lockclient.stores.valkey.wire.connection import Command, Reply
@@ -97,7 +98,7 @@ class TakeExecutor:
         self._longest = float(milliseconds(drifted(rounds.location.longest)))
 
     def take(
-        self, holder: Holder, expected: ExpectedHolder, sending: RequestState, deadline: Deadline
+        self, holder: Holder, expected: ExpectedHolder, delivery: Delivery, deadline: Deadline
     ) -> Outcome:
         """Take a lock. Errors: see `ValkeyRequestExecutor.do`."""
         rounds, after = self._rounds, holder.auto_unlock_after
@@ -111,13 +112,13 @@ class TakeExecutor:
             if rounds.servers.closed:
                 raise closed(rounds.location)
             until = deadline.within(0.0, ROUND_TIMEOUT_S)
-            outcome, result = self._try_once(holder, expected, sending, until)
+            outcome, result = self._try_once(holder, expected, delivery, until)
             if outcome is not None:
                 return outcome
             stale = self._purge_stale(holder.name, result.answers, stale)
             if not self._quorum.can_agree(result.answers, *GRANTED):
                 splits += 1
-                if splits > _MAX_SPLITS or deadline.remaining() < MIN_ROUND_S or sending.abandoned:
+                if splits > _MAX_SPLITS or deadline.remaining() < MIN_ROUND_S or delivery.abandoned:
                     return Refused(None, 0)
                 time.sleep(split_pauses.next())
                 continue
@@ -126,10 +127,10 @@ class TakeExecutor:
                 return refused
             # What was sent is being undone, and can't do anything any more: nothing is unknown.
             error = errors.no_majority(rounds.location, result.failures, unknown=False)
-            rounds.pause_or_raise(error, sending, deadline, pauses)
+            rounds.pause_or_raise(error, delivery, deadline, pauses)
 
     def _try_once(
-        self, holder: Holder, expected: ExpectedHolder, sending: RequestState, until: Deadline
+        self, holder: Holder, expected: ExpectedHolder, delivery: Delivery, until: Deadline
     ) -> tuple[Outcome | None, Round]:
         """Try once; None: nobody has a majority, or too few have answered, and it is undone."""
         rounds, quorum, keys = self._rounds, self._quorum, self._keys
@@ -141,12 +142,14 @@ class TakeExecutor:
             (keys.server, keys.lock(name), keys.tombstone(name, uuid)),
             (uuid, number, expiry, *expected, *written(holder)),
         )
-        sending.in_flight = True
+        delivery.in_flight = True
         result = rounds.once(rounds.all, command, until, quorum.decides(*GRANTED))
         answers = result.answers
         if rounds.location.expire:
             self._record_expired(name, answers)
-        rounds.sent_takes.setdefault(uuid, SentTake()).add(result.sent)
+        own = own_lock(delivery)
+        own.take = take = own.take or SentTake()
+        take.add(result.sent)
         lasts = after is None or drifted(monotonic() - began) < after
         if quorum.agrees(answers, *GRANTED) and lasts:
             if after is not None or self._persist(name, uuid, number, until):
@@ -157,7 +160,8 @@ class TakeExecutor:
                 return Taken(token_of(uuid), by_earlier_send=by_earlier), result
             result.failures |= dict.fromkeys(rounds.all, VoteFailure("it did not keep the lock"))
             answers.clear()
-        self._undo(name, uuid, number)
+        own.take = None
+        self._undo(name, uuid, number, take)
         return self._refused(answers), result
 
     def _record_expired(self, name: str, answers: Mapping[int, Reply]) -> None:
@@ -233,10 +237,10 @@ class TakeExecutor:
         result = rounds.once(rounds.all, command, until, decided)
         return self._quorum.agrees(result.answers, "kept")
 
-    def _undo(self, name: str, uuid: str, number: str) -> None:
+    def _undo(self, name: str, uuid: str, number: str, take: SentTake) -> None:
         """Leave nothing of a try: what was given is given back at once, the rest is queued."""
         rounds = self._rounds
-        take, drop = rounds.sent_takes.pop(uuid), rounds.drop(name, uuid, number)
+        drop = rounds.drop(name, uuid, number)
         tombstone = rounds.drop(name, uuid, number, tombstone=True)
         given = take.given()
         result = rounds.once(given, drop)

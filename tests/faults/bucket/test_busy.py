@@ -8,8 +8,8 @@ import pytest
 
 from lockclient import ClusterMutex, StoreUnavailable
 from lockclient.model.clocks import Deadline, Stamps, monotonic
-from lockclient.stores.outcomes import Done
-from lockclient.stores.requests import Push, RequestState, Take
+from lockclient.stores.outcomes import Taken
+from lockclient.stores.requests import Delivery, Push, Take
 from lockclient.stores.service_protocol import ServiceStore
 from tests.contract.asking import NAME, holder
 from tests.support.bucket.server import DROP, Asked, BucketServer, Fault
@@ -61,12 +61,11 @@ def test_it_is_told_for_what_it_is(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Who is answered, though by a refusal, does not hear that there was no answer."""
-    uuid, token = take(store)
-    push = Push(NAME, uuid, Stamps(250.0, 350.0), token)
-    sending, asked = RequestState(push), server.counted("PATCH")
+    delivery, asked = Delivery(), server.counted("POST")
+    take = Take(holder(), delivery=delivery)
 
     def refuse(_: Asked) -> Fault:
-        sending.abandoned = server.counted("PATCH") >= asked + 3
+        delivery.abandoned = server.counted("POST") >= asked + 3
         return BUSY
 
     server.trouble = refuse
@@ -74,11 +73,12 @@ def test_it_is_told_for_what_it_is(
         caplog.at_level(logging.WARNING, "lockclient.stores.gcs"),
         pytest.raises(StoreUnavailable, match="asks us to slow down") as caught,
     ):
-        store.send(sending, Deadline.after(PATIENCE))
+        store.send(take, Deadline.after(PATIENCE))
     assert (caught.value.busy, caught.value.unknown) == (True, False)
     server.trouble = lambda _: None
     with caplog.at_level(logging.WARNING, "lockclient.stores.gcs"):
-        assert isinstance(ask(store, push), Done)
+        delivery.abandoned = False
+        assert isinstance(ask(store, take), Taken)
     ours = (record for record in caplog.records if ".gcs." in record.name)
     first, last = (record.getMessage() for record in ours)
     assert "asks us to slow down (HTTP status 429: " in first

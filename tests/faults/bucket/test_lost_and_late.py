@@ -16,10 +16,10 @@ from lockclient.model.clocks import Deadline, Stamps
 from lockclient.stores.gcs.keys import LATE_REQUEST_S
 from lockclient.stores.outcomes import Conflict, Done, Taken
 from lockclient.stores.requests import (
+    Delivery,
     Push,
     Reclaim,
     Remove,
-    RequestState,
     Take,
     Unlock,
     Withdraw,
@@ -41,13 +41,13 @@ class TestLateCreates:
         """Send a take that nobody answers and that is on its way; return its uuid."""
         server.fault("POST", COMES_LATE)
         mine = holder()
-        sending = RequestState(Take(mine))
+        delivery = Delivery()
         server.fault("POST", DROP, times=100)
         with pytest.raises(StoreUnavailable) as caught:
-            store.send(sending, Deadline.after(0.5))
+            store.send(Take(mine, delivery=delivery), Deadline.after(0.5))
         server.heal()
         assert caught.value.unknown
-        assert sending.may_come_late()
+        assert delivery.ambiguous
         return mine.uuid or ""
 
     def test_after_others_had_it_in_between(
@@ -91,13 +91,13 @@ class TestLateCreates:
     ) -> None:
         """It is still on its way when the lock, taken over a tombstone, is released."""
         server.fault("POST", COMES_LATE)
-        mine = holder(identity="me")
-        got = ask(store, Take(mine))
+        mine, delivery = holder(identity="me"), Delivery()
+        got = ask(store, Take(mine, delivery=delivery))
         assert isinstance(got, Taken)
         assert not got.by_earlier_send
         uuid = mine.uuid or ""
         if how == "release":
-            unlock(store, uuid)
+            assert isinstance(ask(store, Unlock(NAME, uuid, delivery=delivery)), Done)
         elif how == "let go":
             ask(store, Withdraw(NAME, uuid, tombstone=True))
         elif how == "removed":
@@ -126,7 +126,6 @@ class TestLateCreates:
         ask(store, Withdraw(NAME, first, tombstone=True))
         server.deliver()
         mine = holder()
-        sending = RequestState(Take(mine))
         asked = server.counted("POST")
 
         def second_post() -> None:
@@ -138,7 +137,7 @@ class TestLateCreates:
         server.fault("GET", HANG, part=OBJECT, seconds=0.5)
         thread.start()
         with pytest.raises(StoreUnavailable):
-            store.send(sending, Deadline.after(2.0))
+            store.send(Take(mine), Deadline.after(2.0))
         thread.join(PATIENCE)
         server.heal()
         ask(store, Withdraw(NAME, mine.uuid or "", tombstone=True))

@@ -30,7 +30,6 @@ from lockclient.stores.requests import (
     Push,
     Read,
     Reclaim,
-    RequestState,
     Take,
     TakeOrQueue,
     Unlock,
@@ -59,12 +58,6 @@ def begun(
     )
     acquisition.begin(START)
     return acquisition
-
-
-def sending(acquisition: Acquisition) -> RequestState:
-    """Its last request, of which a store has noted nothing yet."""
-    assert acquisition.sending is not None
-    return acquisition.sending
 
 
 def held(**how: object) -> Acquisition:
@@ -206,7 +199,7 @@ class TestLostAnswers:
     def test_it_is_asked_again_with_stamps_of_now(self) -> None:
         """The same request; what the first one did, the answer tells."""
         acquisition = begun()
-        sending(acquisition).ambiguous = True
+        acquisition.delivery.ambiguous = True
         again = acquisition.again(at(10))
         assert isinstance(again, Take)
         assert (again.holder.uuid, again.holder.alert_at) == ("me", 5_310.0)
@@ -214,7 +207,7 @@ class TestLostAnswers:
     def test_a_lock_that_an_earlier_sending_got_is_confirmed_first(self) -> None:
         """Its stamps are older than we know: a push, with stamps of its own each time."""
         acquisition = begun()
-        sending(acquisition).ambiguous = True
+        acquisition.delivery.ambiguous = True
         acquisition.again(at(0.1))
         push = acquisition.answered(Taken(5, by_earlier_send=True), at(0.2))
         assert isinstance(push, Push)
@@ -251,7 +244,7 @@ class TestLostAnswers:
     def test_what_may_arrive_late_is_remembered(self, outcomes: list[Outcome]) -> None:
         """A take that was sent twice may come again when all is over, whatever came after it."""
         acquisition = begun()
-        sending(acquisition).ambiguous = True
+        acquisition.delivery.ambiguous = True
         steps(acquisition, *outcomes)
         assert acquisition.may_arrive_late
         assert acquisition.start_withdrawal() == Withdraw("x", "me", tombstone=True)
@@ -260,7 +253,7 @@ class TestLostAnswers:
         """Unknown is not the same as not sent: only one of them can leave something."""
         acquisition = begun()
         assert acquisition.start_withdrawal() is None
-        sending(acquisition).ambiguous = True
+        acquisition.delivery.ambiguous = True
         assert acquisition.start_withdrawal() == Withdraw("x", "me", tombstone=True)
 
     @pytest.mark.parametrize("identity", [None, "worker"])
@@ -271,7 +264,7 @@ class TestLostAnswers:
             previous = Holder("x", "dead", identity=identity)
             reclaim = steps(acquisition, Refused("dead", 4), ReadResult(previous, (), None, 4))
             assert isinstance(reclaim, Reclaim)
-        sending(acquisition).in_flight = True
+        acquisition.delivery.in_flight = True
         assert acquisition.start_withdrawal() == Withdraw("x", "me", tombstone=True)
 
     def test_a_ticket_is_a_trace(self) -> None:
@@ -388,7 +381,7 @@ class TestHoldingIt:
     def test_a_lock_that_an_earlier_sending_got_is_pushed_until_it_is_confirmed(self) -> None:
         """Also if somebody writes its stamps in between."""
         acquisition = begun()
-        sending(acquisition).ambiguous = True
+        acquisition.delivery.ambiguous = True
         assert isinstance(steps(acquisition, Taken(5, by_earlier_send=True)), Push)
         again = acquisition.answered(Conflict(9), at(0.2))
         assert isinstance(again, Push)

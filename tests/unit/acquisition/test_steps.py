@@ -22,11 +22,11 @@ from lockclient.stores.requests import (
     Read,
     Remove,
     Request,
-    RequestState,
     Take,
     TakeOrQueue,
     Unlock,
     Withdraw,
+    delivery_of,
 )
 from tests.support.locks import queue_up
 from tests.support.memory_store import MemoryStore
@@ -113,15 +113,15 @@ class RemovingStore(MemoryStore):
         super().__init__()
         self.victim: str | None = None
 
-    def send(self, sending: RequestState, deadline: Deadline) -> Outcome:
+    def send(self, request: Request, deadline: Deadline) -> Outcome:
         holder = self.model.lock("x").holder
-        if isinstance(sending.request, Push) and self.victim is None and holder is not None:
+        if isinstance(request, Push) and self.victim is None and holder is not None:
             self.victim = holder.uuid
             removal = Removal(holder, 1.0, "ann", "force-unlock", "why")
             self.ask(Remove(removal, None), deadline)
-        outcome = super().send(sending, deadline)
-        if isinstance(sending.request, Take) and self.asked == [sending.request]:
-            sending.ambiguous = True
+        outcome = super().send(request, deadline)
+        if isinstance(request, Take) and self.asked == [request]:
+            delivery_of(request).ambiguous = True
             raise StoreUnavailable("the answer is lost")
         return outcome
 
@@ -237,9 +237,9 @@ def test_it_asks_no_more_than_it_must(how: dict[str, float], kinds: list[type]) 
 class DoublingStore(MemoryStore):
     """A store that has sent each take twice; the second sending is still under way."""
 
-    def send(self, sending: RequestState, deadline: Deadline) -> Outcome:
-        outcome = super().send(sending, deadline)
-        sending.ambiguous = isinstance(outcome, Taken | Refused | Queued)
+    def send(self, request: Request, deadline: Deadline) -> Outcome:
+        outcome = super().send(request, deadline)
+        delivery_of(request).ambiguous = isinstance(outcome, Taken | Refused | Queued)
         return outcome
 
 

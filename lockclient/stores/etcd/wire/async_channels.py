@@ -49,7 +49,7 @@ from lockclient.stores.etcd.wire.rpc_methods import (
     open_channel,
     require_threads,
 )
-from lockclient.stores.requests import Push, RequestState, Unlock, Withdraw
+from lockclient.stores.requests import Delivery
 
 IN_FLIGHT = 32
 """Requests of one loop that are in flight at once: of those that keep a lock, and of all others. A
@@ -86,12 +86,12 @@ class AioChannels:
         method: Method,
         request: Message,
         deadline: Deadline,
-        sending: RequestState | None = None,
+        delivery: Delivery | None = None,
+        *,
+        keeps: bool = False,
     ) -> Any:
-        """See `Channels.call`; for methods that are no streams."""
-        tries = Tries(self._failover, request, deadline, sending)
-        # A heartbeat, a release or a withdrawal never queues behind takes.
-        keeps = sending is not None and isinstance(sending.request, Push | Unlock | Withdraw)
+        """See `Channels.call`; for methods that are no streams, and `keeps`: for `KEEPING`."""
+        tries = Tries(self._failover, request, deadline, delivery)
         turns = self._keeping if keeps else self._asking
         while True:
             async with turns.turn(deadline):

@@ -35,7 +35,7 @@ from lockclient.stores.etcd.wire.rpc_methods import (
     make_call,
     open_channel,
 )
-from lockclient.stores.requests import RequestState
+from lockclient.stores.requests import Delivery
 
 
 class _Connection(Connection):
@@ -127,15 +127,15 @@ class Channels:
         method: Method,
         request: Message,
         deadline: Deadline,
-        sending: RequestState | None = None,
+        delivery: Delivery | None = None,
     ) -> Any:
-        """Return the answer; what is not known of the request is noted in `sending`.
+        """Return the answer; what is not known of the request is noted in `delivery`.
 
         Raises:
             WireError: a member answered with an error that is an answer.
             StoreUnavailable: nobody answered by the deadline.
         """
-        tries = Tries(self.failover, request, deadline, sending)
+        tries = Tries(self.failover, request, deadline, delivery)
         while True:
             member, timeout = tries.next()
             fork_safety.enter()

@@ -38,7 +38,7 @@ from lockclient.stores.etcd.errors import (
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.rpc_methods import Metadata, Method
-from lockclient.stores.requests import Read, RequestState
+from lockclient.stores.requests import Delivery
 from lockclient.threads.log_queue import get_logger
 
 log = get_logger(__name__)
@@ -52,7 +52,6 @@ RENEW_AFTER_S = 2.0
 """Seconds for which a connection must have failed, and been in use, before it is made anew."""
 MAX_REASONS = 10
 """Reasons that are logged during one outage: a text that always changes must not fill the log."""
-_OTHER = Read("")  # what is not asked on behalf of a lock: a lease, a token, a page
 _NOT_ASKED = Cause(None, "the time was up before it could be asked")
 MAX_NEW_TOKENS = 10
 """How often one request may ask for a new token: each change of users or roles makes all tokens
@@ -212,7 +211,7 @@ class Failover:
 class Tries:
     """One request: send it as `next` says, and tell it what came of that, until it is answered.
 
-    What is not known of it is noted in its `RequestState` before and after each try.
+    What is not known of it is noted in its `Delivery` before and after each try.
 
     A store that is silent has until the deadline. Where nobody listens there is nothing to wait
     for: then the time that the caller has given (`Deadline.own`) is all. But gRPC remembers a
@@ -222,12 +221,12 @@ class Tries:
 
     __slots__ = (
         *("_answers", "_asked", "_deadline", "_failover", "_last", "_member", "_new_tokens"),
-        *("_refusing", "_renewed", "_request", "_rounds", "_sending", "began_at", "metadata"),
+        *("_refusing", "_renewed", "_request", "_rounds", "_delivery", "began_at", "metadata"),
         "renew",
     )
 
     def __init__(
-        self, failover: Failover, request: Message, deadline: Deadline, sending: RequestState | None
+        self, failover: Failover, request: Message, deadline: Deadline, delivery: Delivery | None
     ) -> None:
         self._failover = failover
         self._request = request
@@ -239,7 +238,7 @@ class Tries:
         self._last = _NOT_ASKED
         self._member: Endpoint | None = None
         self._new_tokens = 0
-        self._sending = RequestState(_OTHER) if sending is None else sending
+        self._delivery = Delivery() if delivery is None else delivery
         self._answers = 0
         self.metadata: Metadata | None = None
         """What the last try was sent with, where a token is."""
@@ -255,7 +254,7 @@ class Tries:
             StoreUnavailable: the time is up.
             StoreClosed: the connections are.
         """
-        failover, sending, now = self._failover, self._sending, monotonic()
+        failover, delivery, now = self._failover, self._delivery, monotonic()
         member = self._member
         # Who wants a new token is asked again with it.
         if member is None or not (self._new_tokens or self.renew):
@@ -269,19 +268,19 @@ class Tries:
         if failover.closed:
             raise self.closed()
         refused = len(self._refusing) == len(failover.members)
-        if timeout <= 0 or sending.abandoned or refused:
-            unknown = sending.ambiguous
+        if timeout <= 0 or delivery.abandoned or refused:
+            unknown = delivery.ambiguous
             raise unavailable(
                 failover.location.endpoints, self._last, unknown=unknown, refused=refused
             )
-        sending.in_flight = True
+        delivery.in_flight = True
         self._answers = failover.answers
         return member, timeout
 
     def closed(self) -> StoreClosed:
         """Return what says that the connection was closed, so that no more is tried."""
-        self._sending.ambiguous |= self._sending.in_flight
-        return closed(self._failover.location, unknown=self._sending.ambiguous)
+        self._delivery.ambiguous |= self._delivery.in_flight
+        return closed(self._failover.location, unknown=self._delivery.ambiguous)
 
     def failed(self, error: grpc.RpcError) -> float:
         """Return the seconds to wait before the next try.
@@ -292,7 +291,7 @@ class Tries:
         failover, member = self._failover, self._member
         assert member is not None
         fault = diagnose(error)
-        self._sending.in_flight = False
+        self._delivery.in_flight = False
         renewable = bool(failover.location.user) and self._new_tokens < MAX_NEW_TOKENS
         # A request without a token counts as that of the certificate's user, where there is one.
         other_user = fault is ErrorKind.NO_RIGHT and not self._new_tokens
@@ -306,7 +305,7 @@ class Tries:
             return min(0.05 * (self._new_tokens - 1), self._deadline.remaining())
         if fault not in (ErrorKind.NOT_SENT, ErrorKind.UNKNOWN):
             said = refused(error, member.endpoint, failover.location)
-            said.unknown = self._sending.ambiguous
+            said.unknown = self._delivery.ambiguous
             raise WireError(fault, error, said)
         cause = cause_of(error, failover.location)
         return self._unanswered(cause, unknown=fault is ErrorKind.UNKNOWN)
@@ -317,7 +316,7 @@ class Tries:
         What the system refuses (a thread, a descriptor, a certificate's file that is just being
         replaced) is a failed try like any other.
         """
-        self._sending.in_flight = False
+        self._delivery.in_flight = False
         # Files are read before anything is sent; of all else nobody knows.
         return self._unanswered(cause_of(error), unknown=not isinstance(error, OSError))
 
@@ -327,9 +326,9 @@ class Tries:
         if failover.closed:
             raise self.closed()
         self._new_tokens = 0
-        self._sending.ambiguous |= unknown
+        self._delivery.ambiguous |= unknown
         if why.reason is Reason.NO_DESCRIPTORS:
-            raise no_descriptors(failover.location.url(), unknown=self._sending.ambiguous)
+            raise no_descriptors(failover.location.url(), unknown=self._delivery.ambiguous)
         self._last = more_telling(self._last, why)
         left = self._deadline.own - monotonic()
         news = left <= 0 and failover.renewable and why.reason in NOBODY_THERE
@@ -356,4 +355,4 @@ class Tries:
 
     def refused(self) -> None:
         """Take note that nothing is under way: nobody was asked."""
-        self._sending.in_flight = False
+        self._delivery.in_flight = False

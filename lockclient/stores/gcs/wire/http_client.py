@@ -1,7 +1,7 @@
 """HTTP client of one bucket: retries each request until it is answered or the time is up.
 
 The JSON API by a session that repeats nothing. All repeating is done here, where it is noted in
-the `RequestState` what is not known afterwards. What was answered with 401 was not done: it is sent
+the `Delivery` what is not known afterwards. What was answered with 401 was not done: it is sent
 once more, with another access token.
 """
 
@@ -28,7 +28,7 @@ from lockclient.stores.gcs import errors
 from lockclient.stores.gcs.location import GcsLocation, emulator
 from lockclient.stores.gcs.wire.access_tokens import AccessToken, AccessTokens
 from lockclient.stores.gcs.wire.http_session import HttpAnswer, session_with_deadlines
-from lockclient.stores.requests import Read, RequestState
+from lockclient.stores.requests import Delivery
 from lockclient.threads.backoff import Backoff
 from lockclient.threads.log_queue import get_logger
 
@@ -97,63 +97,63 @@ class HttpClient:
     # ------------------------------------------------------------ asking
 
     def ask(
-        self, call: HttpRequest, deadline: Deadline, sending: RequestState | None = None
+        self, call: HttpRequest, deadline: Deadline, delivery: Delivery | None = None
     ) -> HttpAnswer:
-        """Return the answer; what is not known of it is noted in `sending`.
+        """Return the answer; what is not known of it is noted in `delivery`.
 
         Raises:
             StoreUnavailable: nobody answered by the deadline.
             StoreError: it refuses, for a reason that trying again won't cure.
             StoreClosed: the connections are closed.
         """
-        sending = sending or RequestState(Read(""))
+        delivery = delivery or Delivery()
         pauses, max_timeout_s = Backoff(*_RETRY_PAUSES_S), FIRST_TRY_TIMEOUT_S
         last, renewed = Cause(None, "the time was up before it was asked"), False
         timeout = max_timeout_s
         while True:
-            if not self._time_left(deadline, sending):
-                sending.in_flight = False  # whoever has handed it over may have said otherwise
-                raise self._unanswered(last, unknown=sending.ambiguous)
+            if not self._time_left(deadline, delivery):
+                delivery.in_flight = False  # whoever has handed it over may have said otherwise
+                raise self._unanswered(last, unknown=delivery.ambiguous)
             answer: HttpAnswer | None = None
             try:
                 token = None if self._tokens is None else self._tokens.current(deadline)
                 # In this order: who abandons it says so first, and then looks whether it is sent.
-                sending.in_flight = True
-                if not (timeout := min(self._time_left(deadline, sending), max_timeout_s)):
+                delivery.in_flight = True
+                if not (timeout := min(self._time_left(deadline, delivery), max_timeout_s)):
                     continue
                 answer, failure = self._try_once(call, token, timeout)
             except errors.Unanswered as error:
                 failure = error
             except auth.GoogleAuthError as error:  # of a token, so that nothing was sent
-                sending.in_flight = False
+                delivery.in_flight = False
                 raise errors.no_credentials(self.location.bucket, error) from error
             if answer is not None and not errors.is_retryable(failure, guarded=call.guarded):
                 self._log_outage(None)
                 if failure != 401 or renewed or self._tokens is None or token is None:
-                    return self._check(call, answer, sending)
+                    return self._check(call, answer, delivery)
                 renewed = True  # it may have expired on the way; the next one is the last
                 self._tokens.reject(token)
                 continue
-            sending.in_flight = False
+            delivery.in_flight = False
             # What only reads does nothing, however late.
-            sending.ambiguous |= call.method != "GET" and errors.may_have_happened(failure)
+            delivery.ambiguous |= call.method != "GET" and errors.may_have_happened(failure)
             cause = errors.cause_of(failure, answer)
             if cause.reason is Reason.NO_DESCRIPTORS:
-                raise no_descriptors(self.location.url(), unknown=sending.ambiguous)
+                raise no_descriptors(self.location.url(), unknown=delivery.ambiguous)
             # It is there after a 429, though a later try may have too little time to hear so.
             is_short = timeout < max_timeout_s and cause.reason is Reason.NO_ANSWER
             if not (is_short and last.reason is Reason.BUSY):
                 last = cause
             if last.reason is not Reason.BUSY:
                 self._log_outage(last)
-            if call.once and sending.ambiguous:
+            if call.once and delivery.ambiguous:
                 raise self._unanswered(last, unknown=True)
             max_timeout_s = min(2 * max_timeout_s, MAX_TRY_TIMEOUT_S)
             time.sleep(min(pauses.next(), deadline.remaining()))
 
-    def _time_left(self, deadline: Deadline, sending: RequestState) -> float:
+    def _time_left(self, deadline: Deadline, delivery: Delivery) -> float:
         """Return the seconds for further tries; 0: there is to be none."""
-        return 0.0 if self.closed or sending.abandoned else deadline.remaining()
+        return 0.0 if self.closed or delivery.abandoned else deadline.remaining()
 
     def _unanswered(self, last: Cause, *, unknown: bool) -> ClusterMutexError:
         """Return the exception for a request of which no try was answered."""
@@ -163,16 +163,16 @@ class HttpClient:
             self._log_outage(last)
         return errors.unavailable(self.location.bucket, last, unknown=unknown)
 
-    def _check(self, call: HttpRequest, answer: HttpAnswer, sending: RequestState) -> HttpAnswer:
+    def _check(self, call: HttpRequest, answer: HttpAnswer, delivery: Delivery) -> HttpAnswer:
         if answer.status == 412:
             is_expected = errors.is_failed_precondition(answer, guarded=call.guarded)
         else:
             is_expected = answer.status in call.expected and not errors.is_bucket_missing(answer)
         if is_expected:
             return answer
-        sending.in_flight = False
+        delivery.in_flight = False
         refusal = errors.refusal(answer, self.location.bucket)
-        refusal.unknown = sending.ambiguous
+        refusal.unknown = delivery.ambiguous
         raise refusal
 
     def _try_once(

@@ -10,7 +10,7 @@ from typing import Final
 
 from lockclient.model.clocks import Deadline
 from lockclient.stores.common.lifecycle import closed
-from lockclient.stores.requests import RequestState
+from lockclient.stores.requests import Delivery
 from lockclient.stores.valkey import errors, lua_scripts
 from lockclient.stores.valkey.keys import LATE_REQUEST_S, milliseconds
 from lockclient.stores.valkey.voting.quorum import Quorum
@@ -50,6 +50,29 @@ class SentTake:
         return {request for request in sent if request.answer and not request.unanswered}
 
 
+class OwnLock:
+    """What this store remembers of one acquisition, in `Delivery.memory`.
+
+    Attributes:
+        take: what was sent; None: nothing, or it is undone.
+        unconfirmed_push: the highest number of a push that no majority has confirmed.
+    """
+
+    def __init__(self) -> None:
+        self.take: SentTake | None = None
+        self.unconfirmed_push = 0
+
+
+def own_lock(delivery: Delivery | None) -> OwnLock:
+    """Return what is remembered of an acquisition; of another process's (None), nothing."""
+    if delivery is None:
+        return OwnLock()
+    if delivery.memory is None:
+        delivery.memory = OwnLock()
+    own: OwnLock = delivery.memory
+    return own
+
+
 class Rounds:
     """Asks one set of servers on behalf of all acquisitions."""
 
@@ -61,8 +84,6 @@ class Rounds:
         self.all = servers.all
         self.quorum = Quorum(len(servers.endpoints))
         self.tries = itertools.count(1)  # a uuid is one process's: of one uuid they only grow
-        self.sent_takes: dict[str, SentTake] = {}
-        self.unconfirmed_pushes: dict[str, int] = {}  # the highest of each uuid
 
     def is_majority(self, answers: Mapping[int, Reply]) -> bool:
         """Tell whether so many have answered."""
@@ -85,9 +106,9 @@ class Rounds:
     def until_enough(
         self,
         command: Command,
-        sending: RequestState,
         deadline: Deadline,
         enough: Enough,
+        delivery: Delivery | None = None,
         early: Enough | None = None,
         settled: float | None = None,
     ) -> dict[int, Reply]:
@@ -97,12 +118,12 @@ class Rounds:
         until that holds. With `settled` each round forgets what the one before was told, and after
         so many rounds the answers of a majority are enough whatever they say: see `read`.
         """
-        answers: dict[int, Reply] = {}
+        delivery, answers = delivery or Delivery(), dict[int, Reply]()
         pauses, rounds, together = Backoff(*ROUND_PAUSES_S), 0, early or enough
         while True:
             if self.servers.closed:
-                raise closed(self.location, unknown=sending.ambiguous)
-            sending.in_flight = True
+                raise closed(self.location, unknown=delivery.ambiguous)
+            delivery.in_flight = True
             if settled is not None:
                 answers.clear()
             missing = [i for i in self.all if i not in answers]
@@ -114,27 +135,26 @@ class Rounds:
                 settled is not None and rounds >= settled and self.is_majority(answers)
             ):
                 return answers
-            sending.ambiguous |= bool(result.silent)
-            error = errors.no_majority(self.location, result.failures, unknown=sending.ambiguous)
-            self.pause_or_raise(error, sending, deadline, pauses)
+            delivery.ambiguous |= bool(result.silent)
+            error = errors.no_majority(self.location, result.failures, unknown=delivery.ambiguous)
+            self.pause_or_raise(error, delivery, deadline, pauses)
 
     @staticmethod
     def pause_or_raise(
-        error: Exception, sending: RequestState, deadline: Deadline, pauses: Backoff
+        error: Exception, delivery: Delivery, deadline: Deadline, pauses: Backoff
     ) -> None:
         """Wait before another round; raise what kept the last one, if none can help or be had."""
         permanent = not isinstance(error, ConnectionError)
         pause = pauses.next()
-        if not permanent and deadline.remaining() < pause + MIN_ROUND_S and not sending.abandoned:
+        if not permanent and deadline.remaining() < pause + MIN_ROUND_S and not delivery.abandoned:
             time.sleep(deadline.remaining())  # the time was given, and is up when this returns
-        if permanent or sending.abandoned or deadline.expired():
+        if permanent or delivery.abandoned or deadline.expired():
             raise error
         time.sleep(pause)
 
     def read(
         self,
         command: Command,
-        sending: RequestState,
         deadline: Deadline,
         enough: Enough,
         *,
@@ -150,7 +170,7 @@ class Rounds:
         it wants to be `sure`, and is told that too few have answered, as long as they do.
         """
         settled = inf if sure else _SETTLED_ROUNDS
-        return self.until_enough(command, sending, deadline, enough, settled=settled)
+        return self.until_enough(command, deadline, enough, settled=settled)
 
     def drop(self, name: str, uuid: str, up_to: str, *, tombstone: bool = False) -> Command:
         """Return what deletes a uuid's lock, and makes its takes do nothing up to that try."""
