@@ -11,16 +11,35 @@ leave it set.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
+from threading import Lock
 from typing import Any, Generic, TypeVar
 
 Result = TypeVar("Result")
 
 _inside: ContextVar[bool] = ContextVar("clustermutex_inside", default=False)
 
+LOCK_TIMEOUT_S = 0.5
+"""Seconds after which a caller of `briefly` goes on without the lock."""
+
 is_inside = _inside.get
 """Tell whether our own code runs below the caller, in its thread."""
+
+
+@contextmanager
+def briefly(lock: Lock) -> Iterator[None]:
+    """Hold a lock for steps that wait for nothing.
+
+    A signal handler or a finalizer on top of these very steps can't get it, and goes on without it.
+    """
+    is_mine = lock.acquire(timeout=LOCK_TIMEOUT_S)
+    try:
+        yield
+    finally:
+        if is_mine:
+            lock.release()
 
 
 def run_inside(work: Callable[..., Result], *args: Any) -> Result:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
+from collections import defaultdict
 from collections.abc import Hashable
-from functools import partial
 
 from lockclient.errors import ClusterMutexError, StoreClosed
 from lockclient.model.clocks import Deadline
@@ -18,9 +17,7 @@ log = get_logger(__name__)
 class WaiterGroup:
     """Waiters that can act only together, and so have one lease for their tickets."""
 
-    def __init__(self, waiters: Hashable) -> None:
-        self.waiters = waiters
-        self.inboxes: set[Inbox] = set()
+    def __init__(self) -> None:
         self.confirmed = True
         self.failing = False
 
@@ -36,75 +33,79 @@ class TicketKeeper:
     each renewal the waiters have to show that they can act: the tasks of an event loop that is
     blocked would get a lock that they can't take, while others stand behind them.
 
-    Its lock is held for some steps that wait for nothing. The main thread takes it as an event loop
-    only (all else of it is done by deputies), and a handler that raises there is about to end the
-    loop with its waiters. What a handler or a finalizer does on top of these steps comes back here
-    by waiting for a lock only: a release is handed over, and to ask for `healthy` or to drop a held
-    lock touches no waiter.
+    No caller takes a lock: a signal handler or a finalizer may call it on top of any line.
     """
 
     def __init__(self, store: MutexStore) -> None:
         self._store = store
         self._pool = WorkerPool("tickets", 1)
-        self._groups: dict[Hashable, WaiterGroup] = {}
-        self._lock = threading.Lock()
+        self._inboxes: dict[Inbox, None] = {}
+        self._groups: dict[Hashable, WaiterGroup] = {}  # the pool's thread's own
+        self._is_renewing = False
 
     def join(self, inbox: Inbox) -> None:
         """Keep this waiter's ticket alive as long as it is in line."""
-        with self._lock:
-            group = self._groups.get(inbox.waiter_group)
-            if group is None:
-                group = self._groups[inbox.waiter_group] = WaiterGroup(inbox.waiter_group)
-                self._pool.repeat(partial(self._renew, group), TICKET_RENEWAL_S)
-            group.inboxes.add(inbox)
+        # The caller adds its inbox, then reads `_is_renewing`. The thread clears that, then reads
+        # the inboxes. So at least one of them sees the other.
+        self._inboxes[inbox] = None
+        if not self._is_renewing:
+            self._pool.submit(self._begin)
 
     def leave(self, inbox: Inbox) -> None:
         """Forget this waiter."""
-        with self._lock:
-            group = self._groups.get(inbox.waiter_group)
-            if group is not None:
-                group.inboxes.discard(inbox)
+        self._inboxes.pop(inbox, None)
 
     def close(self) -> None:
         """Wake everyone, for good."""
-        with self._lock:
-            for group in self._groups.values():
-                self._tell(group)
+        _tell(list(self._inboxes))
         self._pool.close()
 
-    def _renew(self, group: WaiterGroup) -> float | None:
+    # ------------------------------------------------------------ the pool's thread
+
+    def _begin(self) -> None:
+        if not self._is_renewing:
+            self._is_renewing = True
+            self._pool.repeat(self._renew, TICKET_RENEWAL_S)
+
+    def _renew(self) -> float | None:
         next_at = Deadline.after(TICKET_RENEWAL_S)
-        with self._lock:
-            # Not when the last one leaves: a waiter that is woken often leaves and joins as often,
-            # and the tickets would never be renewed.
-            if not group.inboxes:
-                self._groups.pop(group.waiters, None)
+        inboxes: defaultdict[Hashable, list[Inbox]] = defaultdict(list)
+        for inbox in list(self._inboxes):
+            inboxes[inbox.waiter_group].append(inbox)
+        # Not when the last one leaves: a waiter that is woken often leaves and joins as often, and
+        # the tickets would never be renewed.
+        if not inboxes:
+            self._is_renewing = False
+            if not self._inboxes:
                 return None
-            waiter = next(iter(group.inboxes))
-        confirmed, group.confirmed = group.confirmed, False
-        try:
-            waiter.confirm(group.confirm)
-        except RuntimeError:  # their loop is closed
-            group.inboxes.clear()
-        if confirmed:
-            self._keep(group, next_at)
+            self._is_renewing = True
+        self._groups = {waiters: self._groups.get(waiters, WaiterGroup()) for waiters in inboxes}
+        for waiters, group in self._groups.items():
+            confirmed, group.confirmed = group.confirmed, False
+            try:
+                inboxes[waiters][0].confirm(group.confirm)
+            except RuntimeError:  # their loop is closed
+                for inbox in inboxes[waiters]:
+                    self.leave(inbox)
+            if confirmed and not self._keep(waiters, group):
+                _tell(inboxes[waiters])
         return next_at.remaining()
 
-    def _keep(self, group: WaiterGroup, deadline: Deadline) -> None:
+    def _keep(self, waiters: Hashable, group: WaiterGroup) -> bool:
+        """Renew a lease; return False if it is lost."""
         try:
-            kept = self._store.keep_tickets(group.waiters, deadline)
+            kept = self._store.keep_tickets(waiters, Deadline.after(TICKET_RENEWAL_S))
         except StoreClosed:
-            return
+            return True
         except ClusterMutexError as error:
             if not group.failing:  # once for an outage
                 log.warning("The places in the queue could not be renewed; retrying: %s", error)
             group.failing = True
-            return
+            return True
         group.failing = False
-        if not kept:
-            with self._lock:
-                self._tell(group)
+        return kept
 
-    def _tell(self, group: WaiterGroup) -> None:
-        for inbox in group.inboxes:
-            inbox.put(WatchEvent(0, gap=True))
+
+def _tell(inboxes: list[Inbox]) -> None:
+    for inbox in inboxes:
+        inbox.put(WatchEvent(0, gap=True))

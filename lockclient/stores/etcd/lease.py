@@ -12,6 +12,7 @@ from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.channels import Channels
 from lockclient.stores.etcd.wire.failover import WireError
 from lockclient.stores.etcd.wire.rpc_methods import GRANT, KEEP_ALIVE, REVOKE
+from lockclient.threads.reentry import briefly
 
 
 class Lease:
@@ -51,7 +52,7 @@ class Lease:
             sent_at = monotonic()
             grant = wire.LeaseGrant(ttl=math.ceil(self._ttl))
             answer = self._channels.call(GRANT, grant, deadline)
-            with self._lock:
+            with briefly(self._lock):
                 # Several may have asked at once. Then the first one stands, because tickets may be
                 # bound to it, and the others end by themselves.
                 if monotonic() > self.usable_until:

@@ -6,7 +6,6 @@ member. Who is asked when, and for how long, says `failover`.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -39,32 +38,32 @@ from lockclient.stores.requests import Delivery
 
 
 class _Connection(Connection):
-    """A channel to one member, made at first need."""
+    """A channel to one member, made at first need. No caller waits for another one here."""
 
     def __init__(self, connect: Callable[..., grpc.Channel]) -> None:
         self._connect = connect
-        self._channel: grpc.Channel | None = None
         self.stubs: dict[str, Any] = {}
-        """What makes calls, by the paths of their methods, as far as there was need for it."""
-        self._lock = threading.Lock()
+        """One channel, and what makes calls by it, by the paths of their methods, as far as there
+        was need for it. A new channel has a new dict: nothing of two channels is ever mixed."""
 
     def stub(self, method: Method) -> Any:
-        with self._lock:
-            if self._channel is None:
-                again = self.failing_since is not None
-                self._channel, self.made_at = self._connect(again=again), monotonic()
-            call = self.stubs[method.path] = make_call(self._channel, method)
-            return call
+        stubs = self.stubs
+        channel = stubs.get(_CHANNEL)
+        if channel is None:
+            again = self.failing_since is not None
+            # Of several threads that make one at once the first one's is used.
+            channel = stubs.setdefault(_CHANNEL, self._connect(again=again))
+            self.made_at = monotonic()
+        call = stubs[method.path] = make_call(channel, method)
+        return call
 
     def renew(self, since: float) -> None:
         """Connect anew with the next call, unless that has been done since that moment.
 
         Calls of other threads that are under way keep the old one, which ends with the last.
         """
-        with self._lock:
-            if self.made_at < since:
-                self.stubs.clear()
-                self._channel = None
+        if self.made_at < since:
+            self.stubs = {}
 
     def discard(self) -> None:
         """Begin anew with the next call; do not close what there was: that could wait for ever.
@@ -72,20 +71,18 @@ class _Connection(Connection):
         A channel whose own thread the system has refused counts it as running, and all of its
         streams wait for it.
         """
-        with self._lock:
-            self.stubs.clear()
-            _discarded.append(self._channel)
-            self._channel = None
+        _discarded.append(self.stubs)
+        self.stubs = {}
 
     def close(self) -> None:
-        with self._lock:
-            self.stubs.clear()
-            channel, self._channel = self._channel, None
+        stubs, self.stubs = self.stubs, {}
+        channel = stubs.pop(_CHANNEL, None)
         if channel is not None:
             channel.close()
 
 
-_discarded: list[grpc.Channel | None] = []  # kept, for it would be closed as it is collected
+_CHANNEL = ""
+_discarded: list[dict[str, Any]] = []  # kept, for a channel would be closed as it is collected
 
 
 class Channels:

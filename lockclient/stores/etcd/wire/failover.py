@@ -7,7 +7,6 @@ asyncio drive the same `Tries`, and share what one of them has learnt about the 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -156,8 +155,7 @@ class Failover:
         """When none of them answered any more, on the monotonic clock."""
         self.answers = 0
         """How many answers came, about: threads may miss each other's, but not that one came."""
-        self._reasons: set[str] = set()  # that were logged during this outage
-        self._reporting = threading.Lock()
+        self._reasons: dict[str, object] = {}  # that were logged during this outage
 
     def authentication(self) -> wire.Authenticate:
         """Return the request for a token, with the password as it is now.
@@ -186,26 +184,26 @@ class Failover:
         member.cooling_until = monotonic() + COOL_DOWN_S
 
     def report(self, trouble: str | None) -> None:
-        """Log the begin and the end of an outage, and why it goes on: each reason once."""
-        with self._reporting:
-            since = self.down_since
-            if trouble is None:
-                self.down_since = None
-                self._reasons.clear()
-            elif trouble in self._reasons or len(self._reasons) == MAX_REASONS:
-                return
-            else:
-                self.down_since = monotonic() if since is None else since
-                self._reasons.add(trouble)
-        if trouble is not None:
-            log.warning(
-                "etcd at %s %s not answer (%s); retrying.",
-                ", ".join(self.location.endpoints),
-                "does" if since is None else "still does",
-                trouble,
-            )
-        elif since is not None:
-            log.warning("etcd answers again after %.1f s.", monotonic() - since)
+        """Log the begin and the end of an outage, and why it goes on: each reason once.
+
+        Two threads at the same moment may both log the end. (A lock would hang a signal handler.)
+        """
+        since = self.down_since
+        if trouble is None:
+            self.down_since, self._reasons = None, {}
+            if since is not None:
+                log.warning("etcd answers again after %.1f s.", monotonic() - since)
+            return
+        mine = object()
+        if len(self._reasons) >= MAX_REASONS or self._reasons.setdefault(trouble, mine) is not mine:
+            return
+        self.down_since = monotonic() if since is None else since
+        log.warning(
+            "etcd at %s %s not answer (%s); retrying.",
+            ", ".join(self.location.endpoints),
+            "does" if since is None else "still does",
+            trouble,
+        )
 
 
 class Tries:

@@ -19,6 +19,7 @@ from lockclient.stores.common.background import no_thread
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.paging import MAX_ANSWER_BYTES
+from lockclient.threads.reentry import briefly
 
 OPTIONS = [
     # Without a pool of its own, a "new" channel inherits a connection that is known to be dead.
@@ -92,9 +93,15 @@ def require_threads() -> None:
     Raises:
         StoreUnavailable: the system does not give them.
     """
-    global _has_threads
     if _has_threads:
         return
+    with briefly(_asking):  # one thread for all: the system may not have as many for each
+        if not _has_threads:
+            _ask_for_threads()
+
+
+def _ask_for_threads() -> None:
+    global _has_threads
     end, ended, started = allocate_lock(), deque[bool](), 0
 
     def wait() -> None:
@@ -114,12 +121,13 @@ def require_threads() -> None:
     _has_threads = True
 
 
+_asking = allocate_lock()
 _has_threads = False
 
 
 def _reset_after_fork() -> None:
-    global _has_threads
-    _has_threads = False
+    global _asking, _has_threads
+    _asking, _has_threads = allocate_lock(), False
 
 
 os.register_at_fork(after_in_child=_reset_after_fork)
