@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from lockclient.model.fields import MAX_OWNER_BYTES, require_callable, require_labels, require_text
 from lockclient.settings import Settings
 from lockclient.stores import registry
+from lockclient.text.escaping import hidden
+from lockclient.threads.log_queue import get_logger
 
 if TYPE_CHECKING:
     from lockclient.instruments.observer import About, Instrument, Observer
@@ -28,10 +30,13 @@ class Defaults:
         self.observer: Observer | None = None
 
 
+log = get_logger(__name__)
 defaults = Defaults()
 _default_lock = threading.RLock()
 _default_settings: Settings | None = None
 _default_store: ServiceStore | None = None
+_opened: tuple[str, str] | None = None
+"""`CLUSTERMUTEX_URL` as the environment's store was opened, and that store's place."""
 
 
 def described(
@@ -67,11 +72,11 @@ def described(
 
 def set_default(settings: Settings, client: Any = None, credentials: Any = None) -> None:
     """Set the process's store; the arguments and errors are those of `open_store`."""
-    global _default_settings, _default_store
+    global _default_settings, _default_store, _opened
     given = client is not None or credentials is not None
     store = open_store(settings, client, credentials) if given else None  # a bad one raises now
     with _default_lock:
-        _default_settings, _default_store = settings, store
+        _default_settings, _default_store, _opened = settings, store, None
 
 
 def swap_default(store: Any) -> ServiceStore | None:
@@ -79,20 +84,23 @@ def swap_default(store: Any) -> ServiceStore | None:
 
     None: open the one of `set_default` or of the environment anew.
     """
-    global _default_store
+    global _default_store, _opened
     with _default_lock:
-        before, _default_store = _default_store, store
+        before, _default_store, _opened = _default_store, store, None
     return before
 
 
 def default_store() -> ServiceStore:
     """Return the process's store, opened if need be; ValueError: the environment is malformed."""
-    global _default_store
+    global _default_store, _opened
     store = _default_store
     if store is None:
         with _default_lock:
             if _default_store is None:
-                opened = open_store(_default_settings or Settings.load())
+                settings = _default_settings or Settings.load()
+                if _default_settings is None:
+                    _opened = os.environ.get("CLUSTERMUTEX_URL", ""), settings.url()
+                opened = open_store(settings)
                 # A signal handler in this thread may have opened one meanwhile.
                 _default_store = _default_store or opened
             store = _default_store
@@ -125,8 +133,20 @@ def open_store(settings: Settings, client: Any = None, credentials: Any = None) 
 
 
 def prepare() -> None:
-    """Import the store's modules when a mutex is made, so that no first `acquire` pays for it."""
+    """Import the store's modules when a mutex is made, so that no first `acquire` pays for it.
+
+    Log that `CLUSTERMUTEX_URL` has changed since the default store was opened, if so.
+    """
+    global _opened
     if _default_store is None:
         with suppress(ValueError):  # the first `acquire` raises it, unless `setup` comes before
             settings = _default_settings or Settings.load()
             registry.prepare(settings.location)
+    elif _opened is not None and (url := os.environ.get("CLUSTERMUTEX_URL", "")) != _opened[0]:
+        place, _opened = _opened[1], None
+        log.warning(
+            "CLUSTERMUTEX_URL has changed to %r since its first use: locks stay at %s. Set it "
+            "before, or call ClusterMutex.setup().",
+            hidden(url),
+            place,
+        )

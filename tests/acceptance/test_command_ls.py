@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from lockclient import ClusterMutex, Settings
+from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.removal import Removal
+from lockclient.stores.protocol import Capabilities
 from lockclient.stores.requests import Remove
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_protocol import Batch, Kind, ServiceStore
 from lockclient.text.escaping import apart
 from tests.support.board import Board, DashboardStore
 from tests.support.memory_store import MemoryStore
@@ -97,6 +101,30 @@ def test_filter_and_sort(held: MemoryStore, words: str, names: list[str]) -> Non
     """By words, by state, by any column, either way."""
     said = json.loads(called(held, "ls", "--json", *words.split()).stdout)
     assert [lock["name"] for lock in said["locks"]] == names
+
+
+class PolledStore(MemoryStore):
+    """What it shows was read five seconds ago, as between two polls."""
+
+    can = Capabilities("A polled store", watch=False)
+
+    def load(self, kinds: tuple[Kind, ...], deadline: Deadline) -> Iterator[Batch]:
+        for batch in super().load(kinds, deadline):
+            yield replace(batch, known_at=monotonic() - 5)
+
+
+@pytest.mark.parametrize("words", [("ls", "--json"), ("doctor", "--json", "--listen", "0")])
+def test_a_lock_is_not_past_its_alert_between_two_polls(words: tuple[str, ...]) -> None:
+    """A heartbeat may have come since the last poll: the state is that of the poll."""
+    store = PolledStore()
+    store.take("seen", held_for=303)
+    store.take("silent", held_for=309)
+    said = called(store, *words, status=None).stdout
+    if words[0] == "ls":
+        states = {lock["name"]: lock["state"] for lock in json.loads(said)["locks"]}
+        assert states == {"seen": "ok", "silent": "alert"}
+    else:
+        assert "1 lock ('silent') is past the alert" in said
 
 
 def test_nothing_held(memory: MemoryStore) -> None:

@@ -334,6 +334,33 @@ def test_one_store_serves_a_process() -> None:
     assert endpoints == ["nowhere.invalid:1", "127.0.0.1:1", "127.0.0.1:2"]
 
 
+CHANGED = """
+import logging, os
+
+from lockclient import ClusterMutex
+from lockclient.default_store import default_store
+
+logging.basicConfig(format="%(message)s")
+assert default_store().endpoints() == ("127.0.0.1:1",)
+os.environ["CLUSTERMUTEX_URL"] = "etcd://127.0.0.1:2/x"
+ClusterMutex("x"), ClusterMutex("y"), ClusterMutex("z", store=default_store())
+assert default_store().endpoints() == ("127.0.0.1:1",)
+ClusterMutex.setup("etcd://127.0.0.1:3/x")
+os.environ["CLUSTERMUTEX_URL"] = "etcd://127.0.0.1:4/x"
+default_store(), ClusterMutex("x")
+"""
+
+
+def test_a_url_that_changes_after_the_first_use_is_logged() -> None:
+    """Once, and not where the program itself has said where its locks are."""
+    environ = {"ETCDCTL_ENDPOINTS": "127.0.0.1:1"}
+    said = run_to_end(sys.executable, "-c", CHANGED, env=environ).stderr
+    assert said.splitlines() == [
+        "CLUSTERMUTEX_URL has changed to 'etcd://127.0.0.1:2/x' since its first use: locks stay at "
+        "etcd://127.0.0.1:1/clustermutex. Set it before, or call ClusterMutex.setup()."
+    ]
+
+
 def test_a_bucket_has_no_address_of_an_etcd() -> None:
     with pytest.raises(AttributeError, match="endpoints"):
         _ = Settings.load("gs://bucket/locks").endpoints
