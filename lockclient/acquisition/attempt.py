@@ -118,7 +118,7 @@ class Attempt:
                     break  # no ticket only to withdraw it
                 if isinstance(step, GetPosition) and step.predecessor_deleted_at is not None:
                     # Probably the new head of the queue: open its watch before the request.
-                    self._open_watch(WatchTarget(self._acquisition.name), 0)
+                    self._open_watch(self._acquisition.target(), 0)
                 # One try is limited, so a retry carries new stamps.
                 limit = self._deadline.within(
                     at_least=protocol.ONE_ANSWER_S, at_most=protocol.STORE_TIMEOUT_S
@@ -190,12 +190,12 @@ class Attempt:
         inbox = self._open_watch(wait.target, 0 if wait.from_now else wait.revision)
         if self._is_given_up:  # `withdraw_in_background` may have found no inbox
             raise GivenUp
-        until = min(Deadline.after(min(wait.seconds, POSITION_POLL_S)), self._deadline)
+        until = min(Deadline.after(POSITION_POLL_S), self._deadline)
         while True:
             event = yield from self._next_event(inbox, until, self._report)
             if event is None:
                 break
-            if event.gap and not event.started:
+            if event.gap:
                 self._watched = None  # `_open_watch` opens a new watch
                 break
             if event.revision >= wait.revision:  # else the store's last answer shows it already
@@ -234,8 +234,7 @@ class Attempt:
         self._inbox = inbox = self._make_inbox()
         if self.store.can.queue:
             self.store.background.tickets.join(inbox)
-        if self.store.can.queue or self.store.can.hints:
-            self._watch = self.store.watch(target, revision, inbox.put)
+        self._watch = self.store.watch(target, revision, inbox.put)
         return inbox
 
     def _close_watch(self, inbox: Inbox) -> None:

@@ -4,7 +4,7 @@ Its driver, a thread or an event loop, does each step and reports the outcome:
 
     step = acquisition.begin(now)
     Request  → send it, then `answered(outcome, now)`; without an answer, `again(now)` for a retry
-    Wait     → watch its target, then `woken(event, now)`; None: its time has passed
+    Wait     → watch its target, then `woken(event, now)`; None: a long time has passed
     Acquired → the lock is held
     Busy     → another holder has it, and the caller does not wait
     UsedUp   → begin with a new uuid: this one had the lock already, and lost it
@@ -21,17 +21,16 @@ Its states are the values of `State`; `_HANDLER_OF` says this table as code:
                                locating · overwritten: waiting · its rival ended: identifying
     locating     GetPosition   waiting, claiming, or locating if ambiguous · no ticket: queueing
     claiming     Claim         Taken: held · Refused: waiting or claiming · no ticket: queueing
-    pausing      a pause       time passed: locating · a hint: taking · its rival ended: identifying
     refreshing   Push          Done: held · Conflict: refreshing
 
 A Taken from an earlier send, or with stamps near their end, leads to refreshing instead of held.
-In a store without a queue pausing replaces queueing, and locating leads to taking or pausing. A
-Refused with a spent uuid, and a NotHolder, mean UsedUp. A caller that does not wait gets Busy
-instead of queueing, pausing and UsedUp.
+In a store without a queue waiting replaces queueing, and taking replaces claiming. A Refused with a
+spent uuid, and a NotHolder, mean UsedUp. A caller that does not wait gets Busy instead of queueing,
+waiting and UsedUp.
 
 A waiter watches the ticket ahead of it, and the head of the queue watches the holder, so that one
 release wakes one waiter. A watch event only starts a request: the store's transaction decides which
-waiter acquires. In a store without a queue each waiter polls, less and less often.
+waiter acquires.
 """
 
 from __future__ import annotations
@@ -76,7 +75,6 @@ from lockclient.stores.requests import (
     Withdraw,
 )
 from lockclient.text.durations import period
-from lockclient.threads.backoff import Backoff
 from lockclient.threads.log_queue import get_logger, naming
 
 log = get_logger(__name__)
@@ -87,7 +85,7 @@ SHORT_QUEUE = 32
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Watch `target` from `revision` on; read the position after `seconds` in any case.
+    """Watch `target` from `revision` on.
 
     With `from_now` the watch begins when the store receives it. If that is later than `revision`,
     the waiter reads its position once more.
@@ -96,7 +94,6 @@ class Wait:
     target: WatchTarget
     revision: int
     from_now: bool = False
-    seconds: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +131,6 @@ class State(Enum):
     WAITING = "a watch"
     LOCATING = GetPosition
     CLAIMING = Claim
-    PAUSING = "a pause"
     REFRESHING = Push
     HELD = "held"
 
@@ -154,7 +150,7 @@ class Acquisition:
         queue: whether to wait if the lock is not free.
         has_ticket_lease: whether a ticket costs no extra request, so that the first one may queue.
         own: uuids of locks that this process holds: none of its acquisitions takes them over.
-        has_queue: whether the store keeps a queue. Without one, to wait is to poll.
+        has_queue: whether the store keeps a queue. Without one a waiter watches the holder.
     """
 
     def __init__(
@@ -188,8 +184,7 @@ class Acquisition:
         self._queue = queue
         self._has_ticket_lease = has_ticket_lease
         self._own = own
-        # The first polls come soon, because most locks are held for a moment only.
-        self._pauses = None if has_queue else Backoff(first=0.2, least=1.0, most=30.0)
+        self._has_queue = has_queue
         self._ticket_revision = 0
         self._short_queue = False
         self._awaited: WatchTarget | None = None
@@ -217,8 +212,9 @@ class Acquisition:
             queue=self._queue,
             has_ticket_lease=self._has_ticket_lease,
             own=self._own,
+            has_queue=self._has_queue,
         )
-        fresh._queued_since, fresh._pauses = self._queued_since, self._pauses
+        fresh._queued_since = self._queued_since
         return fresh
 
     def again(self, now: Now) -> Step:
@@ -251,10 +247,6 @@ class Acquisition:
         if self.rival_gone():
             self.rival = None
             return self._ask(Read(self.name), now)
-        if self._pauses is not None and event is not None and not event.started:
-            return self._ask(
-                Take(self._stamped(now), delivery=self.delivery), now
-            )  # a hint: the lock is probably free
         if event is None and target is not None:  # probably nothing has changed
             return self._read_position(now, predecessor=target.ticket)
         if event is None or event.gap or target is None:
@@ -307,12 +299,9 @@ class Acquisition:
         return UsedUp() if self._queue else Busy(outcome.holder)
 
     def _positioned(self, position: Position, now: Now) -> Step:
-        if self._pauses is not None:
-            if position.holder not in (None, self.uuid):
-                return self._pause(self._pauses)
-            # Free, or an unanswered Take of ours got it: the next answer shows which.
-            return self._take(now)
-        return self._wait_in_queue(position, now) if position.ticket else self._queue_again(now)
+        if position.ticket or not self._has_queue:
+            return self._wait_in_queue(position, now)
+        return self._queue_again(now)
 
     def _claim_refused(self, outcome: Refused, now: Now) -> Step:
         if outcome.uuid_spent:
@@ -362,8 +351,8 @@ class Acquisition:
         return other.uuid in self._own or provably_runs(other.process)
 
     def _join_queue(self, now: Now) -> Step:
-        if self._pauses is not None:
-            return self._pause(self._pauses)
+        if not self._has_queue:
+            return self._watch(self.target(), 0)
         holder = self._stamped(now)
         self._queued_since = self._queued_since or now.wall
         ticket = Ticket(
@@ -394,21 +383,24 @@ class Acquisition:
             return self._read_position(now)
         if place.predecessor is None and place.holder in (None, self.uuid):
             return self._claim(now)  # free, or an unanswered Take of ours got it: this shows which
-        return self._watch(WatchTarget(self.name, place.predecessor), place.revision)
+        return self._watch(self.target(place.predecessor), place.revision)
+
+    def target(self, ticket: str | None = None) -> WatchTarget:
+        """Return what this waiter watches: a ticket, or the holder."""
+        return WatchTarget(self.name, ticket, waiter=self.uuid)
 
     def _watch(self, target: WatchTarget, revision: int) -> Wait:
         self._awaited, self.state = target, State.WAITING
+        if not self._has_queue:  # its revisions need not grow; what it notifies is so now
+            return Wait(target, 0, from_now=True)
         return Wait(target, revision + 1, target.ticket is None or self._short_queue)
-
-    def _pause(self, pauses: Backoff) -> Wait:
-        self.state = State.PAUSING
-        target = WatchTarget(self.name, waiter=self.uuid)
-        return Wait(target, 0, from_now=True, seconds=pauses.next())
 
     def _take(self, now: Now) -> Step:
         return self._ask(Take(self._stamped(now), delivery=self.delivery), now)
 
     def _claim(self, now: Now) -> Step:
+        if not self._has_queue:
+            return self._take(now)
         return self._ask(Claim(self._stamped(now), self._ticket_revision), now)
 
     def _read_position(

@@ -24,8 +24,8 @@ Result = TypeVar("Result")
 class WatchTarget:
     """The holder of lock `name`, or with `ticket` a ticket, as `Queued.predecessor` names it.
 
-    `waiter` is the acquisition that waits, in a store without a queue: the store may serve those of
-    one process one after the other.
+    `waiter` is the acquisition that waits, empty for a holder's watch. A store without a queue may
+    notify the waiters of one process one after the other.
     """
 
     name: str
@@ -73,13 +73,13 @@ class Capabilities:
 
     Attributes:
         display_name: the store's name in sentences.
-        queue: waiters queue, and get the lock in order. Else they poll, in no order; `TakeOrQueue`
-            and `Claim` are not sent, and a `GetPosition` tells the holder alone.
+        queue: waiters queue, and get the lock in order. Else they watch the holder and take a free
+            lock, in no order; `TakeOrQueue` and `Claim` are not sent, and a `GetPosition` tells the
+            holder alone.
         watch: `watch` notifies of each change as it happens. Else it polls, and of two changes may
             notify of the last alone.
         fencing: tokens of one name strictly increase. Else they only name acquisitions.
         guard: the user's own writes to the store can be bound to the lock.
-        hints: without a queue, `watch` from now on notifies a waiter of most releases.
         pace: seconds between two writes of one lock that `alive()` leaves, as far as the lock's own
             times allow it.
         expires: a silent holder's lock goes by itself soon after its time, or a waiter removes it:
@@ -92,7 +92,6 @@ class Capabilities:
     watch: bool = True
     fencing: bool = True
     guard: bool = True
-    hints: bool = False
     pace: float = 0.0
     expires: bool = False
     shared: bool = True

@@ -6,6 +6,7 @@ scheduler's thread starts the threads of all pools, so it alone counts them.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 
+from lockclient.model.clocks import monotonic
 from lockclient.threads import scheduler
 from lockclient.threads.daemon_thread import set_program_mask
 from lockclient.threads.reentry import mark_thread
@@ -56,21 +58,11 @@ class WorkerPool:
         if not self._free:
             scheduler.shared.schedule(self._adding, 0)
 
-    def repeat(self, job: Job, seconds: float = 0.0) -> Task:
-        """Have a thread run a job in so many seconds, and again and again, never twice at once.
-
-        The next run begins after the end of this one: in as many seconds as the job returns, or in
-        `RETRY_S` if it raises. The job ends by returning None, or by the task's `cancel`.
-        """
-        task = Task(job)
-
-        def run() -> None:
-            again = task.run()
-            if again is not None:
-                scheduler.shared.after(again, partial(self.submit, run))
-
-        scheduler.shared.after(seconds, partial(self.submit, run))
-        return task
+    def repeat(self, job: Job, seconds: float = 0.0) -> Repeating:
+        """Have a thread run a job in so many seconds, and again and again, never twice at once."""
+        repeating = Repeating(self, job)
+        repeating.run_within(seconds)
+        return repeating
 
     def close(self) -> None:
         """End the threads when the work that is queued now is done."""
@@ -127,3 +119,48 @@ class WorkerPool:
             return None
         finally:
             self._free.pop()
+
+
+class Repeating:
+    """A job that threads of a pool run again and again, never twice at once.
+
+    The next run begins after the end of this one: in as many seconds as the job returns, or in
+    `RETRY_S` if it raises; None: not before the next `run_within`.
+
+    Any thread may call `run_within`; the scheduler's thread alone reads and writes the times.
+    """
+
+    def __init__(self, pool: WorkerPool, job: Job) -> None:
+        self._pool = pool
+        self._task = Task(job)
+        self._is_running = False
+        self._next_at = math.inf
+
+    def run_within(self, seconds: float) -> None:
+        """Begin a run in at most so many seconds, after the end of one that runs then."""
+        scheduler.shared.after(0, partial(self._schedule, monotonic() + seconds))
+
+    def _schedule(self, at: float) -> None:
+        if at < self._next_at:
+            self._next_at = at
+            scheduler.shared.after(at - monotonic(), self._start)
+
+    def _start(self) -> float | None:
+        """Start a run if one is due; return the seconds until then."""
+        if self._is_running or self._next_at == math.inf:
+            return None
+        if (left := self._next_at - monotonic()) > 0:
+            return left
+        self._is_running, self._next_at = True, math.inf
+        self._pool.submit(self._run)
+        return None
+
+    def _run(self) -> None:
+        again = self._task.run()
+        at = math.inf if again is None else monotonic() + again
+        scheduler.shared.after(0, partial(self._ended, at))
+
+    def _ended(self, at: float) -> None:
+        self._is_running = False
+        at, self._next_at = min(at, self._next_at), math.inf
+        self._schedule(at)

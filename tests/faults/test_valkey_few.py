@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex, LockLost, StoreUnavailable
-from lockclient.stores.common.poll_watch import POLL_INTERVAL_S
+from lockclient.stores.common.lock_poll import POLL_INTERVAL_S
 from lockclient.stores.outcomes import Done, Position, Refused
 from lockclient.stores.protocol import WatchEvent, WatchTarget
 from lockclient.stores.requests import GetPosition, Remove, Take
@@ -147,7 +147,7 @@ def test_an_ear_that_was_cut_off_without_a_word_is_noticed(
 ) -> None:
     """Else who waits would hear nothing any more of a server that tells all others."""
     events: list[WatchEvent] = []
-    listening = store.watch(WatchTarget(NAME), 0, events.append)
+    listening = store.watch(WatchTarget(NAME, waiter="a waiter"), 0, events.append)
     subscribers = partial(three.all[2].command, "PUBSUB", "NUMSUB", store.keys.channel(NAME))
     wait_until(lambda: subscribers()[1] == 1, what="its ear")
     slow.swallow()
@@ -176,7 +176,7 @@ def test_servers_that_swap_their_addresses_vote_again(three: Servers) -> None:
 def test_a_flood_of_hints_is_borne(three: Servers, store: ValkeyStore) -> None:
     """Who waits is told that there are some, and not once for each."""
     events: list[WatchEvent] = []
-    listening = store.watch(WatchTarget(NAME), 0, events.append)
+    listening = store.watch(WatchTarget(NAME, waiter="a waiter"), 0, events.append)
     channel = store.keys.channel(NAME)
     wait_until(lambda: three.all[0].command("PUBSUB", "NUMSUB", channel)[1] == 1, what="its ear")
     publish = "redis.call('PUBLISH', KEYS[1], {})"

@@ -16,11 +16,11 @@ from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.common.async_bridge import AsyncBridge
 from lockclient.stores.common.background import Background
 from lockclient.stores.common.lifecycle import OpenedStore
-from lockclient.stores.common.poll_watch import PollWatch
+from lockclient.stores.common.lock_poll import LockPolls
 from lockclient.stores.common.polling import Following, Polling
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.protocol import Capabilities, Guard, Subscription, WatchEvent, WatchTarget
-from lockclient.stores.requests import Remove, Request
+from lockclient.stores.requests import Remove, Request, Take
 from lockclient.stores.service_protocol import Batch, Kind, Tickets, WaitQueue
 from lockclient.threads.pool import WorkerPool
 
@@ -58,6 +58,7 @@ class PolledStore(OpenedStore):
         self.background = Background(self)
         self._bridge = AsyncBridge(self._name)
         self._pollers = WorkerPool("look", MAX_POLLS_IN_FLIGHT)
+        self._lock_polls = LockPolls(self.ask, self._pollers)
 
     def _disconnect(self) -> None:
         self._polling.close()
@@ -68,6 +69,8 @@ class PolledStore(OpenedStore):
 
     def send(self, request: Request, deadline: Deadline) -> Outcome:
         self._check_open(request)
+        if isinstance(request, Take):
+            return self._lock_polls.take(request, partial(self._executor.do, request, deadline))
         outcome = self._executor.do(request, deadline)
         if isinstance(request, Remove):
             self._polling.look_soon()  # whoever removes waits until the picture shows it
@@ -79,10 +82,8 @@ class PolledStore(OpenedStore):
     def watch(
         self, target: WatchTarget, revision: int, notify: Callable[[WatchEvent], None]
     ) -> Subscription:
-        """See `MutexStore.watch`: every few seconds it is looked who has the lock."""
-        if not revision:
-            notify(WatchEvent(0, started=True))
-        return PollWatch(self.ask, target, notify, self._pollers)
+        """See `MutexStore.watch`, and `lock_poll`."""
+        return self._lock_polls.watch(target, notify)
 
     def guard(self, name: str, uuid: str) -> Guard:
         """See `MutexStore.guard`: there is none."""

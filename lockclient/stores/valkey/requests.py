@@ -53,7 +53,7 @@ not expire, and a silent holder that is never to be auto-unlocked does not lose 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from lockclient.errors import ClusterMutexError
@@ -68,8 +68,6 @@ from lockclient.stores.outcomes import (
     Outcome,
     Position,
     ReadResult,
-    Refused,
-    Taken,
 )
 from lockclient.stores.requests import (
     Delivery,
@@ -100,10 +98,7 @@ from lockclient.stores.valkey.voting.lock_view import LockViews
 from lockclient.stores.valkey.voting.quorum import count
 from lockclient.stores.valkey.voting.rounds import Rounds, own_lock
 from lockclient.stores.valkey.wire.connection import Command, Reply
-from lockclient.stores.valkey.wire.turns import Waiters
 
-_ANOTHER: Final = "another"
-"""Stands for the uuid of whoever has a lock that one before us in the queue has asked for."""
 _RETENTION_MS: Final = milliseconds(RECORD_RETENTION_S)
 
 
@@ -112,12 +107,10 @@ class ValkeyRequestExecutor:
 
     Args:
         rounds: asks them.
-        waiters: by its name, who waits for a lock in this process.
     """
 
-    def __init__(self, rounds: Rounds, waiters: Callable[[str], Waiters | None]) -> None:
+    def __init__(self, rounds: Rounds) -> None:
         self._rounds = rounds
-        self._waiters = waiters
         self._keys = rounds.keys
         self._quorum = rounds.quorum
         self._takes = TakeExecutor(rounds)
@@ -140,21 +133,8 @@ class ValkeyRequestExecutor:
     # ------------------------------------------------------------ getting it
 
     def take(self, request: Take, deadline: Deadline) -> Outcome:
-        holder, uuid, delivery = request.holder, request.holder.uuid or "", delivery_of(request)
-        waiters = self._waiters(holder.name)
-        if waiters is None:
-            return self._takes.take(holder, ExpectedHolder(), delivery, deadline)
-        # Who is to have what another one of its identity has, has to see that one itself.
-        if holder.identity is None and not waiters.may_ask(uuid):
-            return Refused(waiters.holder, 0)
-        heard, outcome = 0, None
-        try:
-            heard = waiters.asking(uuid)
-            outcome = self._takes.take(holder, ExpectedHolder(), delivery, deadline)
-        finally:
-            seen = outcome.holder if isinstance(outcome, Refused) else None
-            waiters.asked(uuid, heard, taken=isinstance(outcome, Taken), holder=seen)
-        return outcome
+        delivery = delivery_of(request)
+        return self._takes.take(request.holder, ExpectedHolder(), delivery, deadline)
 
     def reclaim(self, request: Reclaim, deadline: Deadline) -> Outcome:
         previous = request.previous
@@ -248,11 +228,8 @@ class ValkeyRequestExecutor:
     # ------------------------------------------------------------ reading, removing
 
     def get_position(self, request: GetPosition, deadline: Deadline) -> Outcome:
-        waiters = self._waiters(request.name) if request.uuid else None
-        if waiters is not None and not waiters.may_ask(request.uuid):
-            return Position(False, None, waiters.holder or _ANOTHER, 0)
         command = self._views.read_command(request.name)
-        # A holder's watch asks for nobody: by its answer a lock is lost, for good.
+        # A poll for holders has no uuid: by its answer a lock is lost, for good.
         sure = not request.uuid
         answers = self._rounds.read(command, deadline, self._views.is_known, sure=sure)
         uuid, push = self._views.holder_and_push(answers)

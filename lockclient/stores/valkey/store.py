@@ -6,7 +6,7 @@ import secrets
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -16,7 +16,7 @@ from lockclient.stores.common.lifecycle import CLEAN_UP_TIMEOUT_S
 from lockclient.stores.common.polled_store import PolledStore
 from lockclient.stores.common.polling import Polling
 from lockclient.stores.diagnosis_protocol import Finding, Voter
-from lockclient.stores.protocol import Capabilities, Subscription, WatchEvent, WatchTarget
+from lockclient.stores.protocol import Capabilities
 from lockclient.stores.service_protocol import MAX_NOTE_BYTES, Change, Note
 from lockclient.stores.valkey import diagnosis, lua_scripts
 from lockclient.stores.valkey.index_walk import IndexWalk
@@ -39,7 +39,7 @@ class ValkeyStore(PolledStore):
         location: which servers, and where in them.
     """
 
-    can = Capabilities("Valkey", queue=False, watch=False, fencing=False, guard=False, hints=True)
+    can = Capabilities("Valkey", queue=False, watch=False, fencing=False, guard=False)
     location: ValkeyLocation
     _name = "valkey"
 
@@ -63,13 +63,14 @@ class ValkeyStore(PolledStore):
         self._servers = Broadcast(self.location, lambda i: self._undo_queue.run(i))
         self._undo_queue = UndoQueue(self._servers)
         self._pubsub = PubSub(self._servers)
+        self._lock_polls.listen = self._pubsub.listen
         self._rounds = Rounds(self._servers, self._undo_queue)
         self._listing = KeyListing(self._rounds)
         self._index_walk = IndexWalk(self._servers)
-        self._polling = Polling(self._listing, self._name, self._pubsub.subscribe_to_all)
+        self._polling = Polling(self._listing, self._name, self._pubsub.listen_to_all)
         self._announcement_number = self._note_number = 0
         self._note_lock, self._nonce = threading.Lock(), secrets.token_hex(8)
-        self._executor = ValkeyRequestExecutor(self._rounds, self._pubsub.waiters)
+        self._executor = ValkeyRequestExecutor(self._rounds)
 
     def _disconnect(self) -> None:
         super()._disconnect()
@@ -83,18 +84,6 @@ class ValkeyStore(PolledStore):
         return self.location.endpoints
 
     # ------------------------------------------------------------ MutexStore
-
-    def watch(
-        self, target: WatchTarget, revision: int, notify: Callable[[WatchEvent], None]
-    ) -> Subscription:
-        """See `MutexStore.watch`: from a revision on it is looked every few seconds who has it.
-
-        From now on, as who waits asks and looks for itself besides, there are hints and nothing
-        else: that somebody has let go of it.
-        """
-        if not revision:
-            return self._pubsub.subscribe(target.name, notify, target.waiter)
-        return super().watch(target, revision, notify)
 
     def settle(self, seconds: float) -> None:
         deadline = Deadline.after(seconds)

@@ -89,11 +89,11 @@ STANDS = Position(True, "ahead", "other", 20)
 
 
 def on_holder(revision: int) -> Wait:
-    return Wait(WatchTarget("x"), revision, from_now=True)
+    return Wait(WatchTarget("x", waiter="me"), revision, from_now=True)
 
 
 def on_ahead(revision: int, *, from_now: bool = False) -> Wait:
-    return Wait(WatchTarget("x", "ahead"), revision, from_now)
+    return Wait(WatchTarget("x", "ahead", waiter="me"), revision, from_now)
 
 
 def behind(waiters: int | None) -> Queued:

@@ -173,31 +173,31 @@ def test_what_happened_before_the_watch_began_is_not_missed(ahead: int) -> None:
     assert not store.watching()
 
 
-class HintingStore(MemoryStore):
-    """A store without a queue, whose watch begins anew after a gap."""
+class QueuelessStore(MemoryStore):
+    """A store without a queue; `begun` counts its watches."""
 
-    can = replace(MemoryStore.can, queue=False, hints=True)
+    can = replace(MemoryStore.can, queue=False)
     begun = 0
 
     def watch(
         self, target: WatchTarget, revision: int, notify: Callable[[WatchEvent], None]
     ) -> Any:
         self.begun += 1
-        watch = super().watch(target, revision, notify)
-        notify(WatchEvent(0, started=True, gap=True))
-        return watch
+        return super().watch(target, revision, notify)
 
 
-def test_a_watch_that_began_anew_is_kept() -> None:
-    """Where a store knows its waiters by their watches, the waiter keeps its place."""
-    store = taken(HintingStore())
+def test_a_waiter_without_a_queue_watches_the_holder() -> None:
+    """By one watch, as long as it waits: a store may serve waiters in the order of these."""
+    store = taken(QueuelessStore())
     waiter = ClusterMutex("x", store=store)
     thread = threading.Thread(target=waiter.acquire, daemon=True)
     thread.start()
-    wait_until(lambda: [*map(type, store.asked)].count(GetPosition) > 1, what="two polls")
-    assert store.begun == 1
+    wait_until(store.watching, what="its watch")
     store.ask(Unlock("x", "other"), Deadline.after(1))
     thread.join(20)
+    assert waiter.locked(), "not by the look once a minute"
+    assert {*map(type, store.asked)} <= {Take, Unlock, GetPosition}
+    assert store.begun == 1
     waiter.release()
     assert not store.watching()
 

@@ -1,28 +1,26 @@
-"""Pub/sub hints of releases: one thread subscribes to all servers for those who wait or poll.
+"""Pub/sub hints of releases: one thread subscribes to all servers for waiters and followers.
 
-A hint is only that. It is told when a release is confirmed, by each server that somebody listens
-to, and may get lost with a connection: who waits looks for itself besides, from time to time.
+A process that releases a lock publishes a hint once the release is confirmed, on each server that
+has subscribers. A hint may get lost with a connection, so waiters and followers poll besides.
 """
 
 from __future__ import annotations
 
 import select
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
 from valkey.exceptions import InvalidResponse
 
 from lockclient.model.clocks import Deadline, monotonic
-from lockclient.stores.protocol import WatchEvent
 from lockclient.stores.valkey import errors
 from lockclient.stores.valkey.keys import number_of
 from lockclient.stores.valkey.wire.broadcast import Broadcast
 from lockclient.stores.valkey.wire.connection import CONNECT_TIMEOUT_S, Connection, connected
-from lockclient.stores.valkey.wire.turns import Waiter, Waiters
 from lockclient.stores.valkey.wire.wakeup import WakeUp
-from lockclient.threads import scheduler
 from lockclient.threads.backoff import Backoff
 from lockclient.threads.log_queue import get_logger
 from lockclient.threads.pool import IDLE_S, WorkerPool
@@ -37,8 +35,36 @@ _PROOF_TIMEOUT_S: Final = 2.0
 """Seconds that it has to say so."""
 _SPREAD: Final = 2.0
 _MAX_SPREAD_S: Final = 0.5
-"""Of those that are told of a release each waits for any time up to that of so many rounds for each
-of the others, and no longer than this."""
+"""Each process that hears of a release pauses for a random time, up to that of so many rounds for
+each of the others and no longer than this: so one takes the lock before the next one asks."""
+
+Hear = Callable[[str, float], None]
+"""Called with `subscribe` when a server begins to send hints, `back` when it does so after a break,
+or `message`, and the seconds to pause."""
+
+
+class Listener:
+    """A subscription to the hints of one channel."""
+
+    def __init__(self, channel: str, hear: Hear, end: Callable[[Listener], None]) -> None:
+        self.channel = channel
+        self.hear = hear
+        self._end = end
+
+    def close(self) -> None:
+        self._end(self)
+
+
+class _Channel:
+    """The listeners of one channel, and the release that was told last: each server tells of it."""
+
+    def __init__(self) -> None:
+        self.listeners: list[Listener] = []
+        self.last_hint = b""
+
+    def tell(self, news: str, pause: float) -> None:
+        for hear in dict.fromkeys(listener.hear for listener in self.listeners):
+            hear(news, pause)
 
 
 class PubSub:
@@ -51,50 +77,42 @@ class PubSub:
     def __init__(self, servers: Broadcast) -> None:
         self._servers = servers
         self._keys = servers.keys
-        self._requests: deque[tuple[bool, Waiter]] = deque()
+        self._requests: deque[tuple[bool, Listener]] = deque()
         self._worker = WorkerPool("hints", 1)
         self._running = deque[bool]()
         self._wakeup: WakeUp | None = None  # while it runs
         self._closed = False
         # What follows is the thread's own.
         self._subscribers: list[_Subscriber] = []
-        self._subscriptions: dict[str, Waiters] = {}
+        self._channels: dict[str, _Channel] = {}
 
-    def subscribe(self, name: str, notify: Callable[[WatchEvent], None], uuid: str = "") -> Waiter:
-        """Tell of a lock's releases from now on; first, by `Event.started`, that this has begun.
+    def listen(self, name: str, hear: Hear) -> Listener:
+        """Tell of a lock's releases from now on, of each once."""
+        return self._listen(self._keys.channel(name), hear)
 
-        With a `uuid` it waits for the lock, and is told when it is first of the queue.
-        """
-        return self._subscribe(self._keys.channel(name), notify, uuid)
+    def listen_to_all(self, notify: Callable[[], None]) -> Listener:
+        """Tell of all locks' releases from now on, as far as they are published at all.
 
-    def waiters(self, name: str) -> Waiters | None:
-        """Return who waits for a lock; None: nobody."""
-        return self._subscriptions.get(self._keys.channel(name))
-
-    def subscribe_to_all(self, notify: Callable[[], None]) -> Waiter:
-        """Tell of all locks' releases from now on, as far as they are told at all.
-
-        Of one that nobody waits for several servers tell nothing: it would be a round more.
+        Several servers publish none that nobody waits for: it would be a round more.
         """
 
-        def on_event(event: WatchEvent) -> None:
-            if not event.started or event.gap:  # from the begin all is read anyway
+        def hear(news: str, _pause: float) -> None:
+            if news != "subscribe":  # from the begin all is read anyway
                 notify()
 
-        return self._subscribe(self._keys.channels, on_event)
+        return self._listen(self._keys.channels, hear)
 
-    def _subscribe(
-        self, channel: str, notify: Callable[[WatchEvent], None], uuid: str = ""
-    ) -> Waiter:
-        waiter = Waiter(channel, notify, uuid, partial(self._request, False))
-        self._request(True, waiter)
-        return waiter
+    def _listen(self, channel: str, hear: Hear) -> Listener:
+        listener = Listener(channel, hear, partial(self._request, False))
+        self._request(True, listener)
+        return listener
 
-    def _request(self, comes: bool, waiter: Waiter) -> None:
-        """Have the thread begin with a waiter, or end it."""
-        self._requests.append((comes, waiter))
+    def _request(self, comes: bool, listener: Listener) -> None:
+        """Have the thread begin with a listener, or end it."""
+        self._requests.append((comes, listener))
         self._wake()
-        # First what is new, then the look: the thread does it the other way round as it ends.
+        # The caller appends the request, then reads `_running`. The thread empties `_running`, then
+        # reads the requests. So at least one of them sees the other, and starts a thread.
         if not (self._running or self._closed):
             self._worker.submit(self._run)
 
@@ -123,37 +141,34 @@ class PubSub:
 
     def _serve(self, wakeup: WakeUp) -> None:
         self._subscribers = [_Subscriber(self._servers, i) for i in self._servers.all]
-        self._subscriptions = {}
+        self._channels = {}
         idle = Deadline.after(IDLE_S)
         try:
             while not self._closed:
-                if idle.expired() and not self._subscriptions and not self._requests:
+                if idle.expired() and not self._channels and not self._requests:
                     return
                 wakeup.clear()
                 self._apply_requests()
-                if self._subscriptions:
+                if self._channels:
                     idle = Deadline.after(IDLE_S)
                 for subscriber in self._subscribers:
-                    subscriber.update(self._subscriptions)
+                    subscriber.update(self._channels)
                 self._wait(wakeup)
         finally:
             for subscriber in self._subscribers:
                 subscriber.close()
 
     def _apply_requests(self) -> None:
-        subscriptions = self._subscriptions
+        channels = self._channels
         while self._requests:
-            comes, waiter = self._requests.popleft()
-            channel = waiter.channel
+            comes, listener = self._requests.popleft()
             if comes:
-                waiters = subscriptions.setdefault(channel, Waiters())
-                (waiters.queue if waiter.uuid else waiters.listeners).append(waiter)
-                if any(channel in subscriber.confirmed for subscriber in self._subscribers):
-                    waiter.notify(WatchEvent(0, started=True))
-            elif channel in subscriptions:
-                subscriptions[channel].remove(waiter)
-                if not subscriptions[channel].everybody():
-                    del subscriptions[channel]
+                channels.setdefault(listener.channel, _Channel()).listeners.append(listener)
+            elif (channel := channels.get(listener.channel)) is not None:
+                with suppress(ValueError):
+                    channel.listeners.remove(listener)
+                if not channel.listeners:
+                    del channels[listener.channel]
 
     def _wait(self, wakeup: WakeUp) -> None:
         poll = select.poll()
@@ -169,30 +184,23 @@ class PubSub:
                 self._deliver(subscriber.read(connection))
 
     def _deliver(self, messages: list[tuple[str, str, bytes]]) -> None:
-        hinted: dict[str, int] = {}  # once, however many have let go of it meanwhile
-        for kind, channel, payload in messages:
-            if (waiters := self._subscriptions.get(channel)) is None:
+        hinted: dict[str, int] = {}  # once, however many releases there were meanwhile
+        for kind, name, payload in messages:
+            if (channel := self._channels.get(name)) is None:
                 continue
             if kind in ("subscribe", "back"):
-                for waiter in waiters.everybody():
-                    waiter.notify(WatchEvent(0, started=True, gap=kind == "back"))
-            elif kind == "message" and waiters.last_hint != payload:
-                waiters.last_hint = payload
-                hinted[channel] = number_of(payload.partition(b" ")[2], 4)
-        for channel, listening in hinted.items():
-            self._hint(self._subscriptions[channel], listening)
+                channel.tell(kind, 0.0)
+            elif kind == "message" and channel.last_hint != payload:
+                channel.last_hint = payload
+                hinted[name] = number_of(payload.partition(b" ")[2], 4)
+        for name, listening in hinted.items():
+            self._channels[name].tell("message", self._pause(listening))
 
-    def _hint(self, waiters: Waiters, listening: int) -> None:
-        """Tell of a release that so many connections are told of."""
-        for waiter in [*waiters.listeners]:
-            waiter.notify(WatchEvent(0))
-        waiters.hints += 1
+    def _pause(self, listening: int) -> float:
+        """Return the pause after a release of which so many connections are told."""
         rivals = listening - 1 if len(self._servers.all) > 1 else 0
         spread = min(rivals * _SPREAD * self._servers.round_s, _MAX_SPREAD_S)
-        tell = partial(waiters.tell_first, waiters.hints)
-        pause = Backoff(spread, 0.0, 0.0).next() if spread > 0 else tell()
-        if pause is not None:
-            scheduler.shared.after(pause, tell)
+        return Backoff(spread, 0.0, 0.0).next() if spread > 0 else 0.0
 
 
 def _message(answer: Any) -> tuple[str, str, Any]:
@@ -220,7 +228,7 @@ class _Subscriber:
         self._next_try = 0.0
         self._refusal_logged = False
 
-    def update(self, wanted: dict[str, Waiters]) -> None:
+    def update(self, wanted: Collection[str]) -> None:
         """Listen to these channels, and to no other one; nothing is waited for but a connection.
 
         And not for one to a server that is away: the hints of all others would wait as long.
@@ -238,8 +246,8 @@ class _Subscriber:
                 self.connection, self._last_message_at = connection, monotonic()
             self._prove(connection)
             for command, channels in (
-                ("SUBSCRIBE", wanted.keys() - self._subscribed),
-                ("UNSUBSCRIBE", self._subscribed - wanted.keys()),
+                ("SUBSCRIBE", {*wanted} - self._subscribed),
+                ("UNSUBSCRIBE", self._subscribed - {*wanted}),
             ):
                 patterns = channels & {self._all}
                 if channels - patterns:
