@@ -195,7 +195,7 @@ class Holding:
         due = self.keepalive is not None and now >= self.acquisition.quiet_until
         if due and not self._pushing:
             self._pushing = True
-            self.store.background.pushes.submit(self._push)
+            self.store.background.urgent.submit(self._push)
         return self._pause()
 
     def _push(self) -> None:
@@ -234,7 +234,7 @@ class Holding:
             self.acquisition.observed(event)
             needs_read = self.acquisition.loss is not None
         if needs_read:
-            self.store.background.pushes.repeat(self.read_lock)
+            self.store.background.urgent.repeat(self.read_lock)
 
     def read_lock(self) -> float | None:
         """Read the lock: after missed events, or to learn who removed it."""

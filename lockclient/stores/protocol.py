@@ -119,7 +119,7 @@ class BackgroundWork(Protocol):
     """The reason why no acquisition may begin; empty: one may."""
 
     @property
-    def pushes(self) -> WorkerPool:
+    def urgent(self) -> WorkerPool:
         """The threads that push, and read why a lock was lost."""
 
     @property

@@ -60,7 +60,7 @@ class WorkerPool:
 
     def repeat(self, job: Job, seconds: float = 0.0) -> Repeating:
         """Have a thread run a job in so many seconds, and again and again, never twice at once."""
-        repeating = Repeating(self, job)
+        repeating = Repeating(self.submit, job)
         repeating.run_within(seconds)
         return repeating
 
@@ -130,8 +130,8 @@ class Repeating:
     Any thread may call `run_within`; the scheduler's thread alone reads and writes the times.
     """
 
-    def __init__(self, pool: WorkerPool, job: Job) -> None:
-        self._pool = pool
+    def __init__(self, submit: Callable[[Work], object], job: Job) -> None:
+        self._submit = submit
         self._task = Task(job)
         self._is_running = False
         self._next_at = math.inf
@@ -152,7 +152,7 @@ class Repeating:
         if (left := self._next_at - monotonic()) > 0:
             return left
         self._is_running, self._next_at = True, math.inf
-        self._pool.submit(self._run)
+        self._submit(self._run)
         return None
 
     def _run(self) -> None:

@@ -12,33 +12,30 @@ from typing import Any, TypeVar
 
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.requests import KEEPING, Request, delivery_of
-from lockclient.threads.pool import WorkerPool
+from lockclient.threads.pool import Work, WorkerPool
 
 Result = TypeVar("Result")
 
-MAX_IN_FLIGHT = 32
-"""Requests of event loops that are under way at once: each takes a thread for as long."""
 MAX_IN_FLIGHT_PER_LOCK = 8
-"""Of these, of those that want the same lock, of which one can have it."""
+"""Requests under way at once of those that want the same lock, of which one can have it."""
 
 
 class AsyncBridge:
-    """The threads that ask a store for event loops.
+    """Has threads send the requests of event loops.
 
-    What keeps a lock or gives it back never waits behind what wants one: for that there are threads
-    of their own. And who wants one waits behind others that want the same: however many there are,
-    and however long their object takes no more, the rest of the threads is for other locks.
+    A request that keeps or ends a lock never waits behind one that wants a lock: these have threads
+    of their own, and at most `MAX_IN_FLIGHT_PER_LOCK` of these for one lock, however many want it.
 
     Args:
-        name: of the threads.
+        urgent, patient: the threads.
     """
 
-    def __init__(self, name: str) -> None:
-        self._takers = WorkerPool(name, MAX_IN_FLIGHT)
-        self._keepers = WorkerPool(f"{name}-having", MAX_IN_FLIGHT)
+    def __init__(self, urgent: WorkerPool, patient: WorkerPool) -> None:
+        self._urgent = urgent
+        self._patient = patient
         self._in_flight: Counter[str] = Counter()
-        self._queued: defaultdict[str, deque[Callable[[], object]]] = defaultdict(deque)
-        self._lock = threading.Lock()
+        self._queued: defaultdict[str, deque[Work]] = defaultdict(deque)
+        self._lock = threading.Lock()  # taken by threads of the pool alone
 
     async def send(self, request: Request, work: Callable[[], Outcome]) -> Outcome:
         """Have a request sent by a thread, which a cancellation leaves to its end.
@@ -49,19 +46,21 @@ class AsyncBridge:
         # Before it is handed over: from now on a thread may begin at any moment.
         delivery_of(request).in_flight = True
         if isinstance(request, KEEPING):
-            return await by_thread(self._keepers.submit, work)
+            return await by_thread(self._urgent.submit, work)
         name = getattr(request, "name", "") or request.holder.name  # type: ignore[union-attr]
-        return await by_thread(partial(self._get, name), work)
+        return await by_thread(
+            lambda do: self._patient.submit(partial(self._begin, name, do)), work
+        )
 
-    def _get(self, name: str, work: Callable[[], object]) -> None:
+    def _begin(self, name: str, work: Work) -> None:
         with self._lock:
             if self._in_flight[name] >= MAX_IN_FLIGHT_PER_LOCK:
                 self._queued[name].append(work)
                 return
             self._in_flight[name] += 1
-        self._takers.submit(partial(self._do, name, work))
+        self._do(name, work)
 
-    def _do(self, name: str, work: Callable[[], object]) -> None:
+    def _do(self, name: str, work: Work) -> None:
         try:
             work()
         finally:
@@ -74,12 +73,7 @@ class AsyncBridge:
                     if not self._in_flight[name]:
                         del self._in_flight[name]
             if after is not None:  # behind those of other names that wait for a thread, too
-                self._takers.submit(partial(self._do, name, after))
-
-    def close(self) -> None:
-        """Let the threads end when they are done with what there is."""
-        self._takers.close()
-        self._keepers.close()
+                self._patient.submit(partial(self._do, name, after))
 
 
 async def by_thread(

@@ -64,7 +64,7 @@ class LockPoll:
     Args:
         name: of the lock.
         ask: asks the store.
-        pool: the threads that poll.
+        urgent, patient: the threads that poll, with a holder and without one.
         polls: those of the store by name, which this leaves when nobody is subscribed.
     """
 
@@ -72,7 +72,8 @@ class LockPoll:
         self,
         name: str,
         ask: Callable[[Request, Deadline], Outcome],
-        pool: WorkerPool,
+        urgent: WorkerPool,
+        patient: WorkerPool,
         polls: dict[str, LockPoll],
         clock: Callable[[], float] = monotonic,
     ) -> None:
@@ -89,7 +90,9 @@ class LockPoll:
         self._settled = 0  # the hint after which an answer named a holder
         self._notified: PollSubscription | None = None  # the first one, until it sends a take
         self._notified_at = -math.inf
-        self._repeating = Repeating(pool, self._poll)
+        self._repeating = Repeating(
+            lambda run: (urgent if self.holders else patient).submit(run), self._poll
+        )
 
     def add(self, one: PollSubscription) -> None:
         (self.waiters if one.uuid else self.holders).append(one)
@@ -221,21 +224,26 @@ class LockPolls:
 
     Args:
         ask: asks the store.
-        pool: the threads that poll.
+        urgent, patient: the threads that poll held locks, and those that waiters want.
     """
 
-    def __init__(self, ask: Callable[[Request, Deadline], Outcome], pool: WorkerPool) -> None:
+    def __init__(
+        self,
+        ask: Callable[[Request, Deadline], Outcome],
+        urgent: WorkerPool,
+        patient: WorkerPool,
+    ) -> None:
         self.listen: Listen | None = None
         """Has a waiter's poll `hear` hints about the lock of a name."""
         self._ask = ask
-        self._pool = pool
+        self._pools = urgent, patient
         self._polls: dict[str, LockPoll] = {}
 
     def watch(self, target: WatchTarget, notify: Callable[[WatchEvent], None]) -> PollSubscription:
         """See `MutexStore.watch`."""
         poll = self._polls.get(target.name)
         if poll is None:
-            new = LockPoll(target.name, self._ask, self._pool, self._polls)
+            new = LockPoll(target.name, self._ask, *self._pools, self._polls)
             poll = self._polls.setdefault(target.name, new)
         one = PollSubscription(poll, notify, target.waiter)
         poll.add(one)

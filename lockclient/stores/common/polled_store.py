@@ -22,10 +22,6 @@ from lockclient.stores.outcomes import Outcome
 from lockclient.stores.protocol import Capabilities, Guard, Subscription, WatchEvent, WatchTarget
 from lockclient.stores.requests import Remove, Request, Take
 from lockclient.stores.service_protocol import Batch, Kind, Tickets, WaitQueue
-from lockclient.threads.pool import WorkerPool
-
-MAX_POLLS_IN_FLIGHT = 32
-"""Polls of held locks at once: with answers after 50 ms, 1,280 locks are polled in two seconds."""
 
 
 class RequestExecutor(Protocol):
@@ -56,14 +52,12 @@ class PolledStore(OpenedStore):
     def _connect(self) -> None:
         super()._connect()
         self.background = Background(self)
-        self._bridge = AsyncBridge(self._name)
-        self._pollers = WorkerPool("look", MAX_POLLS_IN_FLIGHT)
-        self._lock_polls = LockPolls(self.ask, self._pollers)
+        pools = self.background.urgent, self.background.patient
+        self._bridge = AsyncBridge(*pools)
+        self._lock_polls = LockPolls(self.ask, *pools)
 
     def _disconnect(self) -> None:
         self._polling.close()
-        self._bridge.close()
-        self._pollers.close()
 
     # ------------------------------------------------------------ MutexStore
 

@@ -26,7 +26,6 @@ from lockclient.stores.gcs.wire.access_tokens import checked_credentials
 from lockclient.stores.gcs.wire.http_client import HttpClient
 from lockclient.stores.protocol import Capabilities
 from lockclient.stores.service_protocol import MAX_NOTE_BYTES, NAMES_TO_SORT, Change, Note
-from lockclient.threads.pool import WorkerPool
 
 _CLEAN_UP_TIMEOUT_S: Final = 10.0
 """Seconds for what is cleaned up in the background."""
@@ -66,7 +65,6 @@ class GcsStore(PolledStore):
         self._names = ObjectNames(self.location.root)
         self._listing = ObjectListing(self._client, self._names, self._complete_removal)
         self._polling = Polling(self._listing, self._name)
-        self._clean_up_workers = WorkerPool("beside", 2)
         self._announced = False
         self._note = Note(b"", 0)
         expiry = Expiry(self._listing) if self.location.expire else None
@@ -74,7 +72,6 @@ class GcsStore(PolledStore):
 
     def _disconnect(self) -> None:
         super()._disconnect()
-        self._clean_up_workers.close()
         self._client.close()
 
     # ------------------------------------------------------------ announcements
@@ -91,7 +88,7 @@ class GcsStore(PolledStore):
         self._listing.expect_announcement(name, written.created_at)
         if not self._announced:
             self._announced = True
-            self._clean_up_workers.submit(self._delete_expired_announcements)
+            self.background.patient.submit(self._delete_expired_announcements)
         return self._polling.revision_at(monotonic())
 
     def _delete_expired_announcements(self) -> None:
@@ -138,7 +135,7 @@ class GcsStore(PolledStore):
         By unlockers alone, so that a dashboard that may only read does nothing else.
         """
         if self._announced:
-            self._clean_up_workers.submit(lambda: self._finish_removal(name, state))
+            self.background.patient.submit(lambda: self._finish_removal(name, state))
 
     def _finish_removal(self, name: str, state: ObjectState) -> None:
         with suppress(ClusterMutexError):  # who takes the lock next does it

@@ -22,22 +22,23 @@ _PAUSE_S: Final = 0.01
 
 
 class IndexWalk:
-    """Walks the servers' keyspaces once an hour, in a thread of its own.
+    """Walks the servers' keyspaces once an hour.
 
     Args:
         servers: whose.
+        pool: the threads that walk.
     """
 
-    def __init__(self, servers: Broadcast) -> None:
+    def __init__(self, servers: Broadcast, pool: WorkerPool) -> None:
         self._servers = servers
         self._due = -math.inf
         self._is_refusal_logged = False
-        self._worker = WorkerPool("index", 1)
+        self._pool = pool
 
     def run_if_due(self) -> None:
         if monotonic() >= self._due:
             self._due = monotonic() + _INTERVAL_S
-            self._worker.submit(self._walk)
+            self._pool.submit(self._walk)
 
     def _walk(self) -> None:
         for endpoint, found in self._servers.open_all():
@@ -63,6 +64,3 @@ class IndexWalk:
                 if entries:
                     connection.command("SADD", index, *entries)
             time.sleep(_PAUSE_S)
-
-    def close(self) -> None:
-        self._worker.close()

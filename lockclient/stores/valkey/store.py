@@ -66,7 +66,7 @@ class ValkeyStore(PolledStore):
         self._lock_polls.listen = self._pubsub.listen
         self._rounds = Rounds(self._servers, self._undo_queue)
         self._listing = KeyListing(self._rounds)
-        self._index_walk = IndexWalk(self._servers)
+        self._index_walk = IndexWalk(self._servers, self.background.patient)
         self._polling = Polling(self._listing, self._name, self._pubsub.listen_to_all)
         self._announcement_number = self._note_number = 0
         self._note_lock, self._nonce = threading.Lock(), secrets.token_hex(8)
@@ -78,7 +78,6 @@ class ValkeyStore(PolledStore):
         self._undo_queue.drain(CLEAN_UP_TIMEOUT_S)
         self._servers.close()
         self._undo_queue.close()
-        self._index_walk.close()
 
     def endpoints(self) -> tuple[str, ...]:
         return self.location.endpoints

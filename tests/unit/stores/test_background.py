@@ -181,7 +181,7 @@ class TestCleaningUp:
         for number in range(1000):
             store.background.clean_up(Withdraw("x", f"{number}"))
         wait_until(lambda: not store.background.unfinished())
-        assert 2 <= max(most) <= background.MAX_IN_FLIGHT
+        assert 2 <= max(most) <= background.MAX_CLEAN_UPS
 
     def test_a_silent_store_is_owed_so_many_and_no_more(self) -> None:
         """Nothing is dropped: instead no acquisition begins, until the store has confirmed some."""

@@ -33,7 +33,7 @@ class Queue:
         self.holder: str | Exception | None = "X"
         self.polls: list[Request] = []
         self.hear: Callable[[str, float], None] = lambda _news, _pause: None
-        self.lock_polls = LockPolls(self._ask, pool)
+        self.lock_polls = LockPolls(self._ask, pool, pool)
         self.lock_polls.listen = self._listen
         self.waiting = {uuid: self.watch(uuid, partial(self._tell, uuid)) for uuid in "ABC"}
 
