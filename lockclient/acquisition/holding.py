@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from lockclient.acquisition.state_machine import Acquisition
@@ -34,13 +34,6 @@ LOG_FLUSH_S = 0.1
 """Seconds that `on_lost` waits for the loss to be in the log."""
 PUSH_TRY_S = 2.0
 """Seconds that `alive()` waits for a store that does not answer, unless it is forced."""
-
-
-class LossListener(Protocol):
-    """The part of `BaseHeldLock` used here (it avoids a circular import)."""
-
-    def _call_on_lost(self, lost: LockLost) -> None:
-        """Call `on_lost`."""
 
 
 class Holding:
@@ -268,7 +261,7 @@ class Holding:
             if "report" in self.one_time:
                 scheduler.shared.after(0, partial(self._report_once, lost, self.handle()))
 
-    def _report_once(self, lost: LockLost, held: LossListener | None) -> None:
+    def _report_once(self, lost: LockLost, held: Any) -> None:
         """Called by the scheduler's thread."""
         if self.one_time.pop("report", False):
             if self.observation is not None:
@@ -278,7 +271,7 @@ class Holding:
             on_lost_threads.submit(self._unwatch)
 
     @staticmethod
-    def _log_then_call_back(lost: LockLost, held: LossListener | None) -> None:
+    def _log_then_call_back(lost: LockLost, held: Any) -> None:
         try:  # the log first: the callback may end the process
             log.error("%s", lost, extra=naming(lost))
             log_queue.flush(LOG_FLUSH_S)

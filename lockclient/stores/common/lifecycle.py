@@ -49,7 +49,7 @@ class OpenedStore:
         raise NotImplementedError
 
     def ask(self, request: Request, deadline: Deadline) -> Outcome:
-        return self.background.run_shielded(lambda: self.send(request, deadline))
+        return self.background.run_shielded(self.send, request, deadline)
 
     def settle(self, seconds: float) -> None:
         """Wait until all clean-ups are done, at most for `seconds`."""
