@@ -20,12 +20,13 @@ from google.oauth2 import service_account
 
 from lockclient import ClusterMutex, Settings, StoreError, StoreUnavailable, open_store
 from lockclient.errors import StoreClosed
-from lockclient.stores.requests import Take
+from lockclient.model.clocks import Stamps
+from lockclient.stores.requests import Push, Take, Unlock
 from lockclient.stores.service_protocol import ServiceStore
-from tests.contract.asking import holder
-from tests.support.bucket.server import BucketServer
+from tests.contract.asking import NAME, holder
+from tests.support.bucket.server import Answer, BucketServer
 from tests.support.certificates import Authority
-from tests.support.locks import ask, has
+from tests.support.locks import ask, has, take, unlock
 from tests.support.processes import wait_until
 from tests.support.web_server import serving
 
@@ -226,6 +227,22 @@ class TestHandedOver:
     def test_what_is_none_is_told_at_once(self, url: str, given: object, told: str) -> None:
         with pytest.raises(ValueError, match=told):
             ClusterMutex.setup(url, credentials=given)
+
+
+def test_a_404_that_is_not_google_s_is_no_answer(server: BucketServer) -> None:
+    """A load balancer's or a proxy's, which has not asked the bucket: no lock is lost by it."""
+    credentials = Refreshed()
+    credentials.let_on.set()
+    page = Answer(404, b"default backend - 404", {"Content-Type": "text/plain"})
+    with opened(server, credentials) as store:
+        mine, token = take(store)
+        server.instead = lambda _: page
+        for request in (Push(NAME, mine, Stamps(2.0, 3.0), token), Unlock(NAME, mine)):
+            with pytest.raises(StoreUnavailable, match="is no JSON"):
+                ask(store, request, 0.5)
+        server.instead = lambda _: None
+        assert has(store) == mine
+        unlock(store, mine)
 
 
 class Refreshed(Credentials):

@@ -26,7 +26,7 @@ from lockclient.stores.requests import (
 )
 from lockclient.stores.service_protocol import ServiceStore
 from tests.contract.asking import NAME, holder, removal
-from tests.support.bucket.server import DROP, HANG, LOSE, Asked, BucketServer, Fault
+from tests.support.bucket.server import DROP, HANG, LOSE, Answer, Asked, BucketServer, Fault
 from tests.support.bucket.server import LATE as COMES_LATE
 from tests.support.bucket_store import OBJECT
 from tests.support.locks import PATIENCE, ask, has, held, left_nothing, take, unlock
@@ -143,6 +143,20 @@ class TestLateCreates:
         ask(store, Withdraw(NAME, mine.uuid or "", tombstone=True))
         assert server.deliver() == [412]
         assert has(store) is None
+
+    def test_a_page_of_somebody_else_s_does_not_tell_the_time(
+        self, server: BucketServer, store: ServiceStore
+    ) -> None:
+        """The clock of a proxy may be days ahead: a release would leave no tombstone by it."""
+        server.fault("POST", COMES_LATE)
+        mine, token = take(store)
+        server.ahead = 2 * LATE_REQUEST_S
+        server.instead = lambda _: Answer(502, b"Bad gateway")
+        with pytest.raises(StoreUnavailable):
+            ask(store, Push(NAME, mine, Stamps(2.0, 3.0), token), 0.5)
+        server.ahead, server.instead = 0.0, lambda _: None
+        unlock(store, mine)
+        assert server.deliver() == [412]
 
     def test_a_day_later_nothing_is_left(self, server: BucketServer, store: ServiceStore) -> None:
         """By the bucket's clock: then no token is accepted that was sent with it."""
