@@ -21,9 +21,9 @@ version, and is never sent twice: step 3.
 there twice, and pass on the second answer alone: a refusal of what the first sending did. So a
 refusal is read in the same way after a first try: a take finds its uuid, a push its stamps, a
 removal its decision, a withdrawal its tombstone or its `late_until`; an existing record is the
-record. A refused release that finds its own tombstone, and no record, was done. One that finds
-nothing counts as a loss: somebody may have deleted the object by hand, and another client may have
-had the lock since.
+record. A take whose refusal can't be read has an unknown outcome. A refused release that finds its
+own tombstone, and no record, was done. One that finds nothing counts as a loss: somebody may have
+deleted the object by hand, and another client may have had the lock since.
 
 **3. Late requests.** A write that names a generation does nothing once that is gone, for ever. A
 create names none: one that was never answered could take the lock when nobody expects it any more.
@@ -55,10 +55,11 @@ the release. The lock then stands for a dead holder until its auto-unlock.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Final
 from uuid import uuid4
 
-from lockclient.errors import ClusterMutexError
+from lockclient.errors import ClusterMutexError, StoreUnavailable
 from lockclient.model.clocks import Deadline, format_stamp
 from lockclient.model.holder import STAMPS, Holder
 from lockclient.model.removal import MAX_RECORD, Removal
@@ -127,7 +128,7 @@ class GcsRequestExecutor:
             taken = self._upload_lock(objects, name, holder, replaced)
             if taken is not None:
                 return outcomes.Taken(taken.version.token)
-            replaced, state = None, objects.head(name)
+            replaced, state = None, self._read_refused(objects, name)
             if state is None:
                 if objects.create_is_pending:  # from now on it is refused
                     objects.put(name, tombstone(str(uuid4())), b"")
@@ -146,6 +147,19 @@ class GcsRequestExecutor:
             else:
                 replaced = state
         return outcomes.Refused(None, 0)
+
+    @staticmethod
+    def _read_refused(objects: GuardedObjects, name: str) -> ObjectState | None:
+        """Read what stands there after a refused upload (step 2 above).
+
+        Raises:
+            StoreUnavailable: it is unknown whether the lock was taken.
+        """
+        try:
+            return objects.head(name)
+        except StoreUnavailable as error:
+            objects.sending.ambiguous = error.unknown = True
+            raise
 
     def _upload_lock(
         self, objects: GuardedObjects, name: str, holder: Holder, replaced: ObjectState | None
@@ -206,8 +220,9 @@ class GcsRequestExecutor:
         name, uuid = self._names.lock(holder.name), holder.uuid or ""
         generation = Version.from_revision(previous.fencing_token).generation
         seen = max(previous.stamp_revisions)  # a push since then wins: it is not dead
+        read = objects.head
         for _ in range(MAX_ROUNDS):
-            state = objects.head(name)
+            state = read(name)
             if state is None or state.uuid is None:
                 return outcomes.Refused(None, 0)
             now = state.version
@@ -221,6 +236,7 @@ class GcsRequestExecutor:
                 return outcomes.Refused(state.uuid, now.revision)
             if (taken := self._upload_lock(objects, name, holder, state)) is not None:
                 return outcomes.Taken(taken.version.token)
+            read = partial(self._read_refused, objects)
         return outcomes.Refused(None, 0)
 
     # ------------------------------------------------------------ having it

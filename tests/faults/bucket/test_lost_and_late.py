@@ -26,7 +26,16 @@ from lockclient.stores.requests import (
 )
 from lockclient.stores.service_protocol import ServiceStore
 from tests.contract.asking import NAME, holder, removal
-from tests.support.bucket.server import DROP, HANG, LOSE, Answer, Asked, BucketServer, Fault
+from tests.support.bucket.server import (
+    DROP,
+    HANG,
+    LOSE,
+    REPEAT,
+    Answer,
+    Asked,
+    BucketServer,
+    Fault,
+)
 from tests.support.bucket.server import LATE as COMES_LATE
 from tests.support.bucket_store import OBJECT
 from tests.support.locks import PATIENCE, ask, has, held, left_nothing, take, unlock
@@ -143,6 +152,32 @@ class TestLateCreates:
         ask(store, Withdraw(NAME, mine.uuid or "", tombstone=True))
         assert server.deliver() == [412]
         assert has(store) is None
+
+    @pytest.mark.parametrize("over", ["nothing", "a trace", "a dead holder"])
+    def test_a_refusal_that_can_not_be_read_says_nothing(
+        self, server: BucketServer, store: ServiceStore, over: str
+    ) -> None:
+        """Something in between may have sent the upload twice, and told of the second one alone."""
+        if over == "a trace":
+            ask(store, Withdraw(NAME, self.given_up(server, store), tombstone=True))
+        dead, _ = take(store, holder(identity="me")) if over == "a dead holder" else ("", 0)
+        mine = holder(identity="me")
+        sending = RequestState(Reclaim(mine, held(store)) if dead else Take(mine))
+        asked = server.counted("POST")
+
+        def trouble(known: Asked) -> Fault | None:
+            first = asked + (2 if over == "a trace" else 1)
+            if known.method == "POST" and server.counted("POST") == first:
+                return Fault("POST", REPEAT)
+            return Fault("GET", DROP) if server.counted("POST") >= first else None
+
+        server.trouble = trouble
+        with pytest.raises(StoreUnavailable) as caught:
+            store.send(sending, Deadline.after(1.0))
+        server.trouble = lambda _: None
+        assert has(store) == mine.uuid
+        assert caught.value.unknown
+        assert sending.may_come_late()
 
     def test_a_page_of_somebody_else_s_does_not_tell_the_time(
         self, server: BucketServer, store: ServiceStore
