@@ -158,7 +158,7 @@ class GcsRequestExecutor:
         try:
             return objects.head(name)
         except StoreUnavailable as error:
-            objects.sending.ambiguous = error.unknown = True
+            objects.delivery.ambiguous = error.unknown = True
             raise
 
     def _upload_lock(

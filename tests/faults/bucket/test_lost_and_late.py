@@ -161,8 +161,9 @@ class TestLateCreates:
         if over == "a trace":
             ask(store, Withdraw(NAME, self.given_up(server, store), tombstone=True))
         dead, _ = take(store, holder(identity="me")) if over == "a dead holder" else ("", 0)
-        mine = holder(identity="me")
-        sending = RequestState(Reclaim(mine, held(store)) if dead else Take(mine))
+        mine, delivery = holder(identity="me"), Delivery()
+        take_it = Take(mine, delivery=delivery)
+        request = Reclaim(mine, held(store), delivery=delivery) if dead else take_it
         asked = server.counted("POST")
 
         def trouble(known: Asked) -> Fault | None:
@@ -173,24 +174,27 @@ class TestLateCreates:
 
         server.trouble = trouble
         with pytest.raises(StoreUnavailable) as caught:
-            store.send(sending, Deadline.after(1.0))
+            store.send(request, Deadline.after(1.0))
         server.trouble = lambda _: None
         assert has(store) == mine.uuid
         assert caught.value.unknown
-        assert sending.may_come_late()
+        assert delivery.ambiguous
 
     def test_a_page_of_somebody_else_s_does_not_tell_the_time(
         self, server: BucketServer, store: ServiceStore
     ) -> None:
         """The clock of a proxy may be days ahead: a release would leave no tombstone by it."""
         server.fault("POST", COMES_LATE)
-        mine, token = take(store)
+        mine, delivery = holder(), Delivery()
+        got = ask(store, Take(mine, delivery=delivery))
+        assert isinstance(got, Taken)
+        uuid = mine.uuid or ""
         server.ahead = 2 * LATE_REQUEST_S
         server.instead = lambda _: Answer(502, b"Bad gateway")
         with pytest.raises(StoreUnavailable):
-            ask(store, Push(NAME, mine, Stamps(2.0, 3.0), token), 0.5)
+            ask(store, Push(NAME, uuid, Stamps(2.0, 3.0), got.token, delivery=delivery), 0.5)
         server.ahead, server.instead = 0.0, lambda _: None
-        unlock(store, mine)
+        assert isinstance(ask(store, Unlock(NAME, uuid, delivery=delivery)), Done)
         assert server.deliver() == [412]
 
     def test_a_day_later_nothing_is_left(self, server: BucketServer, store: ServiceStore) -> None:

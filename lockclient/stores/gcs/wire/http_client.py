@@ -183,7 +183,8 @@ class HttpClient:
         if call.content_type:
             headers["Content-Type"] = call.content_type
         response = self._session.request(
-            *(call.method, f"{self._url}{call.path}"),
+            call.method,
+            f"{self._url}{call.path}",
             params=dict(call.query),
             data=call.body or None,
             headers=headers,
