@@ -6,14 +6,11 @@ it (mostly the same cluster), and may yield those of one that followed the advic
 
 from __future__ import annotations
 
-import json
 import subprocess
-import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from typing import Any
 
-from lockclient import Settings, open_store
+from lockclient import Settings
 from lockclient.cli.setup.etcd_server import Etcd, embedded_etcd
 from lockclient.cli.setup.ports import free_port, is_free
 from tests.contract.asking import NAME
@@ -129,14 +126,6 @@ def _two_versions(bench: Bench) -> Iterator[Settings]:
     yield both
 
 
-@finds("of which 1 are named")
-def _member_unnamed(bench: Bench) -> Iterator[Settings]:
-    settings = bench.restarted()
-    yield settings
-    etcdctl_of(bench.own)("member", "add", "x", "--peer-urls=http://127.0.0.1:1", "--learner")
-    yield settings
-
-
 @finds("of its quota of")
 def _fills_up(bench: Bench) -> Iterator[Settings]:
     settings = bench.restarted()
@@ -150,24 +139,6 @@ def _open_to_pages(bench: Bench) -> Iterator[Settings]:
     yield bench.restarted(*OPEN[1:])
     yield bench.restarted(OPEN[0], OPEN[2])
     yield bench.restarted(OPEN[0])  # a gateway by itself is for programs
-
-
-@finds("It is not compacted, and never was")
-def _never_compacted(bench: Bench) -> Iterator[Settings]:
-    settings = bench.restarted()
-    etcdctl, key = etcdctl_of(bench.own), f"{settings.root}/unlockers/u"
-    yield settings
-    for _ in range(9):  # what etcd kept before there was an unlocker is of no known age
-        etcdctl("put", key, json.dumps({"now": time.time() - 6 * 3600}))
-    yield settings
-    etcdctl("put", key, json.dumps({"now": time.time() - 3600}))
-    written = json.loads(etcdctl("get", key, "-w", "json"))["header"]["revision"]
-    etcdctl("put", key, json.dumps({"now": time.time()}))
-    etcdctl("compaction", str(written))
-    yield settings
-    with closing(open_store(settings)) as store:
-        found = store.examine()
-        assert any("keeps 1 revision of" in getattr(it, "text", "") for it in found)
 
 
 @finds("forge and delete all locks")

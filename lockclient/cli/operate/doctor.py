@@ -63,14 +63,13 @@ def doctor(ctx: click.Context, settings: Settings, listen: float, as_json: bool)
     """Check everything that locks need, one line each, with what to do.
 
     \b
-    member, cluster  can etcd be reached, which members, what they complain of
-    version          of etcd; a warning for 3.5.0 to 3.5.2, which can lose data;
-                     a note for 3.5 and 3.6 about upgrades, and for untested ones
+    member           can each be reached, and what does it complain of
+    version          of etcd; a warning for 3.5.0 to 3.5.2, which can lose data, and
+                     for members that differ; a note for untested ones
     space            is it filling up
     latency          of 50 transactions that change nothing: p50 and p99
     rights, auth     what this user may do, and whether etcd asks for one
     pages            does etcd answer web pages, so that any of them can forge locks
-    history          is etcd compacted, by how far back it can show what was
     unlocker         is one running
     clock            of the store, unlockers and holders against this machine's
     locks            in a deadlock, past their alert or auto-unlock, broken,

@@ -1,17 +1,14 @@
-"""What `clustermutex doctor` finds of a cluster: members, latency, rights, history."""
+"""What `clustermutex doctor` finds of a cluster: members, latency, rights."""
 
 from __future__ import annotations
 
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 from math import ceil
-from typing import Any, Final
+from typing import Any
 
 from lockclient.errors import ClusterMutexError
-from lockclient.model.announcement import announced_at
 from lockclient.model.clocks import Deadline
 from lockclient.stores.diagnosis_protocol import (
     ERROR,
@@ -21,7 +18,6 @@ from lockclient.stores.diagnosis_protocol import (
     Finding,
 )
 from lockclient.stores.etcd.errors import ErrorKind
-from lockclient.stores.etcd.keys import Keys
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.members import GRPC_PROXY, Member, members
 from lockclient.stores.etcd.releases import (
@@ -33,10 +29,9 @@ from lockclient.stores.etcd.releases import (
 from lockclient.stores.etcd.roles import WRITES
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.failover import WireError
-from lockclient.stores.etcd.wire.rpc_methods import RANGE, TXN
+from lockclient.stores.etcd.wire.rpc_methods import TXN
 from lockclient.stores.requests import Read, Unlock
 from lockclient.stores.service_protocol import ServiceStore
-from lockclient.text.durations import duration
 from lockclient.text.escaping import plain
 
 FOLDERS = ("locks", "queue", "withdrawn", "removed", "code", "unlockers", "notifications")
@@ -49,26 +44,9 @@ MEASURING_S = 10.0
 """Seconds for all transactions together: so many as were done are enough."""
 LATENCY_WARNING_S, LATENCY_ERROR_S = 0.1, 1.0
 """Seconds that one transaction in a hundred may take, before it is a warning, and an error."""
-MAX_HISTORY_S = 4 * 3600.0
-"""Seconds of history that an etcd which compacts does not keep: an hour, and one until the next."""
-MAX_REVISIONS = 1_000_000
-"""Revisions of history that are too many, where nobody can tell how old they are."""
 MAX_QUOTA_PART = 0.8
 """The part of its quota that an etcd may fill before it is a warning."""
 NOBODYS_LOCK = "clustermutex-doctor"
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """The past that the store keeps: it is at `revision` and can still show `oldest`.
-
-    `sign` is what an unlocker announced at about that time, which tells when it was: at `oldest`,
-    or in the first half of what is kept; empty if none ran then.
-    """
-
-    revision: int
-    oldest: int
-    sign: str = ""
 
 
 def examine(
@@ -85,8 +63,6 @@ def examine(
         auth = next((member.auth for member in found if member.auth is not None), None)
         certified = all(member.certified for member in found if not member.trouble)
         yield from judge_rights(rights, location.user, auth=auth, certified=certified)
-        signs = Keys(location.root).kind("unlockers")
-        yield judge_history(history(call, signs, Deadline.after(REQUEST_TIMEOUT_S)), time.time())
     except ClusterMutexError as error:
         yield Finding("latency", ERROR, str(error), "Run this again when etcd answers steadily.")
 
@@ -119,7 +95,7 @@ def clock_of(member: Member) -> Clock | None:
 
 
 def judge_members(found: Sequence[Member]) -> Iterator[Finding]:
-    """Judge the cluster: who answers, versions, alarms, and who is not named."""
+    """Judge the members: who answers, versions, space, alarms."""
     for member in found:
         if member.trouble == GRPC_PROXY:
             yield Finding(
@@ -155,16 +131,18 @@ def judge_members(found: Sequence[Member]) -> Iterator[Finding]:
                 "For NOSPACE: compact, defragment, then `etcdctl alarm disarm`; until then it "
                 "takes no locks. For CORRUPT: replace that member.",
             )
-    yield from _cluster(found)
-
-
-_version_warning: Final = partial(Finding, "version", WARNING)
+    versions = sorted({member.version for member in found if not member.trouble})
+    if len(versions) > 1:
+        text = f"The members run different versions: {', '.join(versions)}."
+        yield Finding("version", WARNING, text, "Finish the upgrade that is under way.")
 
 
 def _version(member: Member) -> Iterator[Finding]:
     where = f"etcd at {member.endpoint} is {member.version}"
     if member.version in DATA_LOSS_VERSIONS:
-        yield _version_warning(
+        yield Finding(
+            "version",
+            WARNING,
             f"{where}, one of the versions 3.5.0 to 3.5.2, which can lose or corrupt data when "
             "they crash under load.",
             "Upgrade to 3.5.3 or later; don't run it in production.",
@@ -172,7 +150,7 @@ def _version(member: Member) -> Iterator[Finding]:
         return
     minor, tested = minor_of(member.version), f"{where}; ClusterMutex is tested with 3.4 to 3.7."
     if minor is not None and minor < OLDEST_TESTED:
-        yield _version_warning(tested, "Upgrade it.")
+        yield Finding("version", WARNING, tested, "Upgrade it.")
     if minor is not None and minor > NEWEST_TESTED:
         yield Finding("version", FINE, tested)
 
@@ -208,59 +186,6 @@ def _pages(member: Member) -> Iterator[Finding]:
         "Start it with --enable-grpc-gateway=false --cors=http://nobody.invalid:80 and, with the "
         "names by which it is asked, --host-whitelist=NAME,NAME.",
     )
-
-
-def judge_history(found: History, wall: float) -> Finding:
-    """Judge whether etcd is compacted, by how long ago it can still show what was."""
-    kept = found.revision - found.oldest
-    then = announced_at(found.sign)
-    age = None if then is None else wall - then
-    back = f", at least {duration(age)} back" if age is not None and age > 0 else ""
-    text = f"etcd keeps {kept:,} revision{'s' * (kept != 1)} of history{back}."
-    if (kept <= MAX_REVISIONS) if age is None else (age <= MAX_HISTORY_S):
-        return Finding("history", FINE, text)
-    return Finding(
-        "history",
-        WARNING,
-        f"{text} It is not compacted" + (", and never was." if found.oldest == 1 else "."),
-        "Each push stays in it for ever, until it is full: start its members with "
-        "--auto-compaction-mode=periodic --auto-compaction-retention=1h (unless this is meant so).",
-    )
-
-
-def _cluster(found: Sequence[Member]) -> Iterator[Finding]:
-    answered = [member for member in found if not member.trouble]
-    versions = sorted({member.version for member in answered})
-    if len(versions) > 1:
-        yield _version_warning(
-            f"The members run different versions: {', '.join(versions)}.",
-            "Finish the upgrade that is under way.",
-        )
-    for here, there in (("3.5", "3.6"), ("3.6", "3.7")):
-        if any(version.startswith(f"{here}.") for version in versions):
-            yield Finding(
-                "version",
-                FINE,
-                f"Before it is upgraded from {here} to {there}, each member must have made a "
-                f"snapshot as {here}: else {there} may end on older entries of its log.",
-                f"Start each member as {here} with --snapshot-count=50 for a while.",
-            )
-    if answered and not any(member.cluster for member in answered):
-        yield Finding("cluster", FINE, "etcd does not list its members to this user.")
-        return
-    cluster = max((member.cluster for member in answered), key=len, default=())
-    listed = plain("; ".join(cluster))
-    if len(cluster) > len(found):
-        yield Finding(
-            "cluster",
-            WARNING,
-            f"The cluster has {len(cluster)} members, of which {len(found)} are named: {listed}.",
-            "Name them all in CLUSTERMUTEX_URL, so that clients keep working when one is "
-            "down (unless the name is a load balancer's).",
-        )
-    elif cluster:
-        plural = "s" * (len(cluster) != 1)
-        yield Finding("cluster", FINE, f"{len(cluster)} member{plural}: {listed}.")
 
 
 def judge_latency(seconds: Sequence[float], what: str) -> Finding:
@@ -328,45 +253,6 @@ def judge_rights(
 
 
 # ---------------------------------------------------------------- asking
-
-
-def history(call: Callable[..., Any], signs: tuple[bytes, bytes], deadline: Any) -> History:
-    """Look for the oldest revision that etcd still shows, and for an unlocker's sign of that time.
-
-    A compaction leaves nothing but the error that older revisions get: so it is looked for by
-    halves, some twenty small reads. One that comes meanwhile makes the answer a little too long.
-
-    Raises:
-        StoreUnavailable, StoreError: it does not answer, or not to this user.
-    """
-
-    def read(revision: int) -> Any:
-        """Return the first of the signs as it was then; None: that was compacted."""
-        try:
-            return call(
-                RANGE,
-                wire.Range(key=signs[0], range_end=signs[1], limit=1, revision=revision),
-                deadline,
-            )
-        except WireError as refusal:
-            if refusal.fault is ErrorKind.COMPACTED:
-                return None
-            raise refusal.said from refusal.error
-
-    newest = shown = read(0).header.revision
-    oldest = 1
-    while oldest < shown:
-        middle = (oldest + shown) // 2
-        if read(middle) is None:
-            oldest = middle + 1
-        else:
-            shown = middle
-    # An etcd that was never compacted begins before there was an unlocker: so also a little later.
-    for revision in (shown + (newest - shown) // part for part in (newest, 16, 4, 2)):
-        answer = read(revision)
-        if answer is not None and answer.kvs:
-            return History(newest, shown, answer.kvs[0].value.decode(errors="replace"))
-    return History(newest, shown)
 
 
 def probe_permissions(call: Callable[..., Any], root: str, deadline: Any) -> Mapping[str, bool]:

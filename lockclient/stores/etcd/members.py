@@ -17,10 +17,8 @@ from dataclasses import dataclass, replace
 from email import message
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType
-from typing import Any
 
 import grpc
-from google.protobuf.message import Message
 
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline
@@ -30,12 +28,7 @@ from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.channels import Channels
 from lockclient.stores.etcd.wire.failover import WireError
-from lockclient.stores.etcd.wire.rpc_methods import (
-    AUTHENTICATE,
-    MEMBER_LIST,
-    STATUS,
-    Method,
-)
+from lockclient.stores.etcd.wire.rpc_methods import AUTHENTICATE, STATUS
 
 MAX_ANSWER_BYTES = 4 << 20
 """How much of an answer is read; etcd's own are shorter, and who knows what listens there."""
@@ -62,9 +55,9 @@ class Member:
 
     Without an answer there is only `trouble`. `ahead` is how many seconds its wall clock is ahead
     of ours, give or take half a second; `size` the bytes of its data, of which `in_use` hold some,
-    and `quota` what they may become; `cluster` all members that it knows, as `name (URLs)`; `auth`
-    whether it asks its clients for a user; `certified` whether it lets nobody in without a
-    certificate of a client, as TLS tells; `pages` whether it answers any web page.
+    and `quota` what they may become; `auth` whether it asks its clients for a user; `certified`
+    whether it lets nobody in without a certificate of a client, as TLS tells; `pages` whether it
+    answers any web page.
     """
 
     endpoint: str
@@ -76,7 +69,6 @@ class Member:
     in_use: int = 0
     quota: int = 0
     alarms: tuple[str, ...] = ()
-    cluster: tuple[str, ...] = ()
     auth: bool | None = None
     certified: bool = False
     pages: bool = False
@@ -104,7 +96,7 @@ def _member(location: EtcdLocation, endpoint: str, timeout: float) -> Member:
         return Member(endpoint, trouble=_what_else(location, endpoint, timeout))
 
     sizes = _sizes(location, endpoint, timeout)
-    status, listed, auth = _itself(location, endpoint, timeout)
+    status, auth = _itself(location, endpoint, timeout)
     return Member(
         endpoint,
         version,
@@ -114,10 +106,6 @@ def _member(location: EtcdLocation, endpoint: str, timeout: float) -> Member:
         in_use=sizes.get("mvcc_db_total_size_in_use_in_bytes", 0),
         quota=sizes.get("server_quota_backend_bytes", 0),
         alarms=tuple(status.errors),
-        cluster=tuple(
-            f"{member.name or format(member.id, 'x')} ({', '.join(member.client_urls)})"
-            for member in listed.members
-        ),
         auth=auth,
         certified=_refuses_strangers(location, endpoint, timeout),
         pages=_answers_pages(location, endpoint, timeout),
@@ -135,20 +123,15 @@ def _what_else(location: EtcdLocation, endpoint: str, timeout: float) -> str:
 
 def _itself(
     location: EtcdLocation, endpoint: str, timeout: float
-) -> tuple[wire.StatusAnswer, wire.MemberListAnswer, bool | None]:
-    """Ask this member, and no other, for its status, its cluster, and whether it wants a user.
+) -> tuple[wire.StatusAnswer, bool | None]:
+    """Ask this member, and no other, for its status, and whether it asks clients for a user.
 
-    What it does not tell, or not to us, is empty.
+    A status that it does not tell, or not to us, is empty.
     """
+    status, auth = wire.StatusAnswer(), None
     with closing(Channels(replace(location, endpoints=(endpoint,)))) as alone:
-
-        def ask(method: Method, request: Message) -> Any:
-            with suppress(WireError, ClusterMutexError):
-                return alone.call(method, request, Deadline.after(timeout))
-            return method.answer()
-
-        status, listed = ask(STATUS, wire.Status()), ask(MEMBER_LIST, wire.MemberList())
-        auth = None
+        with suppress(WireError, ClusterMutexError):
+            status = alone.call(STATUS, wire.Status(), Deadline.after(timeout))
         try:
             # Nobody has this name: where users are asked for, it is refused for that.
             (member,) = alone.failover.members
@@ -157,7 +140,7 @@ def _itself(
         except grpc.RpcError as error:
             if diagnose(error) not in (ErrorKind.NOT_SENT, ErrorKind.UNKNOWN):
                 auth = "not enabled" not in (error.details() or "")
-    return status, listed, auth
+    return status, auth
 
 
 def _refuses_strangers(location: EtcdLocation, endpoint: str, timeout: float) -> bool:

@@ -318,28 +318,6 @@ class AuthenticateAnswer(_message.Message):
     token: str
     def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., token: _Optional[str] = ...) -> None: ...
 
-class MemberList(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class ClusterMember(_message.Message):
-    __slots__ = ("id", "name", "client_urls")
-    ID_FIELD_NUMBER: _ClassVar[int]
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    CLIENT_URLS_FIELD_NUMBER: _ClassVar[int]
-    id: int
-    name: str
-    client_urls: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., client_urls: _Optional[_Iterable[str]] = ...) -> None: ...
-
-class MemberListAnswer(_message.Message):
-    __slots__ = ("header", "members")
-    HEADER_FIELD_NUMBER: _ClassVar[int]
-    MEMBERS_FIELD_NUMBER: _ClassVar[int]
-    header: Header
-    members: _containers.RepeatedCompositeFieldContainer[ClusterMember]
-    def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., members: _Optional[_Iterable[_Union[ClusterMember, _Mapping]]] = ...) -> None: ...
-
 class Status(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -71,7 +71,6 @@ REVOKE = Method("/etcdserverpb.Lease/LeaseRevoke", wire.LeaseRevokeAnswer)
 KEEP_ALIVE = Method("/etcdserverpb.Lease/LeaseKeepAlive", wire.LeaseKeepAliveAnswer, True)
 WATCH = Method("/etcdserverpb.Watch/Watch", wire.WatchAnswer, True)
 AUTHENTICATE = Method("/etcdserverpb.Auth/Authenticate", wire.AuthenticateAnswer)
-MEMBER_LIST = Method("/etcdserverpb.Cluster/MemberList", wire.MemberListAnswer)
 STATUS = Method("/etcdserverpb.Maintenance/Status", wire.StatusAnswer)
 
 

@@ -10,10 +10,8 @@ import pytest
 from lockclient.model.announcement import announced_at
 from lockclient.stores.diagnosis_protocol import FINE, WARNING, Finding
 from lockclient.stores.etcd import diagnosis
-from lockclient.stores.etcd.diagnosis import History
 from lockclient.stores.etcd.members import Member
 
-NOW = 1_800_000_000.0
 QUOTA = 2 << 30
 
 
@@ -30,11 +28,6 @@ def filled(size: float, in_use: float) -> Iterable[Finding]:
     return diagnosis.judge_members([member(**parts)])
 
 
-def kept(revisions: int, ago: float | None, oldest: int = 9) -> Iterable[Finding]:
-    sign = "" if ago is None else f'{{"now": {NOW - ago}}}'
-    return [diagnosis.judge_history(History(oldest + revisions, oldest, sign), NOW)]
-
-
 def took(slowest: float) -> Iterable[Finding]:
     return [diagnosis.judge_latency([0.002] * 49 + [slowest], "unlocks")]
 
@@ -46,24 +39,16 @@ ROWS = [
     *(
         (diagnosis.judge_members([member(version)]), "version", level, "")
         for version, level in (
-            *(("3.5.0", "warning ok"), ("3.5.2", "warning ok"), ("3.4.23", ""), ("3.7.3", "")),
+            *(("3.5.0", "warning"), ("3.5.2", "warning"), ("3.4.23", ""), ("3.7.3", "")),
             *(("3.3.27", "warning"), ("odd", ""), ("3.8.0", "ok"), ("3.10.1", "ok")),
         )
     ),
-    # What an upgrade needs is said once, beside that.
-    (diagnosis.judge_members([member("3.5.35")] * 3), "version", "ok", "as 3.5: else 3.6 may end"),
-    (diagnosis.judge_members([member("3.6.16")] * 3), "version", "ok", "as 3.6: else 3.7 may end"),
     (diagnosis.judge_members([AWAY]), "member", "error", "connection refused"),
     (filled(0.5, 0.5), "space", "", ""),
     (filled(0.85, 0.8), "space", "warning", "85% of its quota"),
     (filled(0.85, 0.2), "space", "warning", "Defragment"),
     (filled(1.1, 1.1), "space", "warning", "110%"),
     (diagnosis.judge_members([member(size=QUOTA)]), "space", "", ""),
-    (kept(500, None, 1), "history", "ok", "500 revisions of history."),
-    (kept(2_000_000, 7000.0), "history", "ok", "at least 1 h 56 min back."),
-    (kept(500, 40_000.0), "history", "warning", "11 h 6 min back. It is not compacted."),
-    (kept(2_000_000, None), "history", "warning", "history. It is not compacted."),
-    (kept(500, -9000.0), "history", "ok", "500 revisions of history."),
     (took(0.01), "latency", "ok", "p50 2.0 ms, p99 10.0 ms."),
     (took(0.2), "latency", "warning", "p99 200.0 ms"),
     (took(3.0), "latency", "error", "p99 3000.0 ms"),
