@@ -14,7 +14,16 @@ def announced(announcement: str) -> dict[str, Any]:
 
 def announced_at(announcement: str) -> float | None:
     """Return when it was written, by the unlocker's wall clock; None: missing or no time."""
-    said = announced(announcement).get("now")
+    return _time(announcement, "now")
+
+
+def started_at(announcement: str) -> float | None:
+    """Return when the unlocker started, by its wall clock; None: missing or no time."""
+    return _time(announcement, "started_at")
+
+
+def _time(announcement: str, key: str) -> float | None:
+    said = announced(announcement).get(key)
     # A few thousand years at most, and no NaN.
     return said if isinstance(said, (int, float)) and abs(said) < 1e11 else None
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from lockclient.model.announcement import started_at
 from lockclient.model.fields import FLAG, NEVER, SECONDS, TEXTS, TIME, UNKNOWN, Fact, pairs
 from lockclient.model.holder import FACTS, UNDECIDED, Holder
 from lockclient.text.durations import period
@@ -22,6 +24,18 @@ def no_unlock(holder: Holder) -> str:
 
 def unlocks_at(holder: Holder) -> float | None:
     return None if no_unlock(holder) else holder.auto_unlock_at
+
+
+def removed_from(holder: Holder, announcements: Iterable[str]) -> float | None:
+    """Return before when no running unlocker removes a lock (Unix seconds); None: that is unknown.
+
+    An unlocker counts the lock's whole time from its own start at the earliest.
+    """
+    due, silence = unlocks_at(holder), holder.allowed_silence
+    started = [at for at in map(started_at, announcements) if at is not None]
+    if due is None or silence is None or not started:
+        return None
+    return max(due, min(started) + silence)
 
 
 _TITLED: Final = sorted(
@@ -42,8 +56,9 @@ class FactRow(NamedTuple):
         return self.fact.kind == TIME
 
 
-def fact_rows(holder: Holder) -> list[FactRow]:
-    found, no_auto_unlock = [], no_unlock(holder)
+def fact_rows(holder: Holder, recorded: bool = False) -> list[FactRow]:
+    """Return what people see of a holder; `recorded`: what a record says, judged by nobody."""
+    found, no_auto_unlock = [], "" if recorded else no_unlock(holder)
     for fact in _TITLED:
         value = holder.shown_token() if fact.name == "fencing_token" else getattr(holder, fact.name)
         timed = fact.kind == TIME

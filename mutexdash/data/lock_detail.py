@@ -15,6 +15,7 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.deadlocks import Deadlock
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
+from lockclient.overview.lock_view import removed_from
 from lockclient.overview.table import Table
 from lockclient.overview.verdict import standing
 from lockclient.stores.outcomes import ReadResult
@@ -42,6 +43,7 @@ class Detail:
         trouble: why the store could not be asked, a sentence; empty if it was.
         deadlock: the circle of waits that this lock is in, as it seems.
         clocks: why no unlocker can compare clocks, if the lock's alert needs that; else empty.
+        removed_from: see `lock_view.removed_from`.
         others: if `complete`, the holders of the other locks in that, by their names.
     """
 
@@ -54,6 +56,7 @@ class Detail:
     deadlock: Deadlock | None = None
     others: Mapping[str, Holder] = field(default_factory=dict)
     clocks: str = ""
+    removed_from: float | None = None
 
     @property
     def complete(self) -> bool:
@@ -73,9 +76,19 @@ def known(name: str, moment: Moment, table: Table) -> Detail:
     clocks = clock_troubles(snapshot.unlockers.values()) if by_clock else ""
     # And nothing of other locks: viewers of a quiet lock cost nothing on a busy cluster.
     stands = standing(holder, moment.judged_at, deadlock=deadlock is not None) if holder else None
-    shown = holder, stands, line, removal, clocks, deadlock
+    earliest = removed_from(holder, snapshot.unlockers.values()) if holder else None
+    shown = holder, stands, line, removal, clocks, deadlock, earliest
     line_only = WaitQueue(line.waiting)
-    return Detail(name, holder, line_only, removal, shown, deadlock=deadlock, clocks=clocks)
+    return Detail(
+        name,
+        holder,
+        line_only,
+        removal,
+        shown,
+        deadlock=deadlock,
+        clocks=clocks,
+        removed_from=earliest,
+    )
 
 
 def complete(

@@ -68,11 +68,13 @@ class Wait(NamedTuple):
 
 @dataclass(slots=True)
 class Lane:
-    """One lock, its holders from the oldest to the newest, and the first who wait for it now."""
+    """One lock, its holders from the oldest to the newest, and the first of its waiters now;
+    `more_waits` others have no room."""
 
     name: str
     spans: list[Span] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
+    more_waits: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,7 @@ def lanes(
             verdict = standing(holder, moment.judged_at, deadlock=circle).verdict
             lane.spans.append(Span(holder, start, None, HELD, *place, verdict=verdict))
         lane.waits = waits.get(name, [])
+        lane.more_waits = max(0, moment.snapshot.waiters.get(name, 0) - len(lane.waits))
         found.append(lane)
     more = page.total + len(ended.keys() - held.keys()) - len(chosen)
     return Lanes(begin, end, found, max(0, more))

@@ -94,14 +94,26 @@ document.addEventListener("zone", () => setZone(document));
 
 let newest = null; // the last page that came, as text
 
+// Each process behind one address has seen other lanes: a timeline keeps to those of one.
+const KEPT_TO = 30000; // milliseconds for which that process may be silent
+let heardAt = performance.now();
+
+const isOfAnother = (fresh) => {
+  const [mine, its] = [document, fresh].map((page) => page.getElementById("lanes")?.dataset.process);
+  if (mine === its) heardAt = performance.now();
+  return Boolean(mine && its) && mine !== its && performance.now() - heardAt < KEPT_TO;
+};
+
+// Returns false for an answer that the page does not take.
 const show = (html) => {
   const fresh = new DOMParser().parseFromString(html, "text/html");
   const { build } = fresh.documentElement.dataset;
   if (!build) throw new Error("not the dashboard, but something in front of it");
   if (build !== document.documentElement.dataset.build) {
     location.reload(); // another version of the dashboard: its pages want its own scripts
-    return;
+    return false;
   }
+  if (isOfAnother(fresh)) return false;
   if (html !== newest) setClock(fresh);
   newest = html;
   tick(fresh);
@@ -113,6 +125,7 @@ const show = (html) => {
       if (other) morph(region, other);
     }
   });
+  return true;
 };
 
 // The pointer has left the rows, so that they may go into their order now.
@@ -152,10 +165,8 @@ const ask = async () => {
     const html = answer.status === 304 ? null : await answer.text();
     if (mine !== asking) return; // the page asks for something else by now
     if (answer.status >= 500) throw new Error("There is nothing to show instead.");
-    if (html !== null) {
-      show(html);
-      etag = answer.headers.get("ETag");
-    }
+    if (html === null) heardAt = performance.now();
+    else if (show(html)) etag = answer.headers.get("ETag");
     setUpdated(answer.headers.get("X-Updated-At"));
     correctClock(Date.parse(answer.headers.get("Date")) / 1000);
     failures = 0;

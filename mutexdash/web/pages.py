@@ -244,6 +244,7 @@ def _common() -> dict[str, Any]:
     board = dashboard()
     return {
         "build": board.build,
+        "process": board.process,
         "store_url": board.url,
         "endpoints": board.store.endpoints(),
         "moment": None,  # on error pages; the others give their own

@@ -109,6 +109,30 @@ def test_how_old_the_page_is_goes_on_and_back_with_each_answer(dash: str, viewer
         expect(age).to_have_text(re.compile("^([7-9]|\\d\\d) s$"), timeout=SOON)
 
 
+def test_a_timeline_keeps_to_the_lanes_of_one_process(
+    dash: str, story: Story, viewer: Viewer
+) -> None:
+    """Behind one address each process has seen others: they would take turns with every poll."""
+    story.hold("a", held_for=10)
+    with viewer(f"{dash}/timeline") as page:
+        expect(page.locator(".lanes .c-name")).to_have_text("a", timeout=SOON)
+        answers = []
+
+        def of_another(route: Any) -> None:
+            answers.append(route.fetch(headers={**route.request.headers, "if-none-match": ""}))
+            html = answers[-1].text()
+            html = re.sub('data-process="[^"]*"', 'data-process="another"', html)
+            route.fulfill(response=answers[-1], body=html.replace(">a<", ">another<"))
+
+        page.route("**/timeline", of_another)
+        while len(answers) < 2:
+            page.wait_for_timeout(100)
+        expect(page.locator(".lanes .c-name")).to_have_text("a")
+        page.unroute("**/timeline")
+        story.hold("b", held_for=5)
+        expect(page.locator(".lanes .c-name")).to_have_count(2, timeout=SOON)
+
+
 def test_the_page_writes_durations_as_the_server_does(
     dash: str, story: Story, viewer: Viewer
 ) -> None:

@@ -18,8 +18,8 @@ from tests.support.soak import soaking
 
 pytestmark = pytest.mark.browser
 
-LEAST: ViewportSize = {"width": 360, "height": 740}
-"""The smallest phone that pages are to fit."""
+WIDTHS = (320, 390, 640, 700, 768, 992, 1200)
+"""From the smallest phone on, and beside each change of the layout."""
 _AXE = 'axe.run({resultTypes: ["violations"], preload: false}).then(found => found.violations)'
 QUICK = ("day", "hostile")
 
@@ -54,7 +54,8 @@ def test_every_page_fits_and_has_no_barrier(scene: str, viewer: Viewer) -> None:
                 fit(page, SIZES[size])
                 # Of more of the same axe says the same, slowly.
                 assert scene == "many" or barriers(page) == [], f"{name}, {theme}, {size}"
-            fit(page, LEAST)
+            for width in WIDTHS:
+                fit(page, {"width": width, "height": 740})
             assert page.evaluate("window.violations") == [], name
 
 

@@ -101,6 +101,12 @@ class DashboardStore(MemoryStore):
         return ("127.0.0.1:2379",)
 
 
+class PolledStore(DashboardStore):
+    """A store whose last poll was long ago."""
+
+    can = Capabilities("etcd", watch=False)
+
+
 class Compiled(BytecodeCache):
     """Templates that are compiled once, and not anew for each board."""
 

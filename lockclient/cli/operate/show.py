@@ -17,11 +17,11 @@ from lockclient.cli.store_access import (
 )
 from lockclient.model.clocks import Deadline
 from lockclient.model.deadlocks import Deadlock, deadlocks, waits_of
-from lockclient.model.holder import FACTS, OK, Holder
+from lockclient.model.holder import FACTS, OK, OVERDUE, Holder
 from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
 from lockclient.overview.lock_json import UNLISTED, whole_lock
-from lockclient.overview.lock_view import NOTCH, Bar, fact_rows, fact_text
+from lockclient.overview.lock_view import NOTCH, Bar, fact_rows, fact_text, removed_from
 from lockclient.overview.verdict import standing
 from lockclient.settings import Settings
 from lockclient.stores.outcomes import ReadResult
@@ -29,7 +29,7 @@ from lockclient.stores.requests import Read
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.durations import duration
 from lockclient.text.escaping import plain, shown_name
-from lockclient.text.timestamps import distance
+from lockclient.text.timestamps import distance, utc
 
 _MAX_TICKETS = 100_000
 """Of all lines, that are looked through for a deadlock: their size bounds them sooner."""
@@ -67,6 +67,8 @@ def show(settings: Settings, name: str, as_json: bool) -> None:
         deadlock = deadlock_of(store, seen)
         now, holder = time.time(), seen.holder
         waiters = seen.waiters if store.can.queue else None
+        is_overdue = holder is not None and holder.state(now) == OVERDUE
+        earliest = removed_from(holder, _announcements(store)) if holder and is_overdue else None
         if holder is None:
             if not as_json and seen.waiters:
                 click.echo("\n".join(_waiters(seen.waiters, now)))
@@ -77,7 +79,7 @@ def show(settings: Settings, name: str, as_json: bool) -> None:
         remarks = [seen.warning] if seen.warning else []
         print_json(whole_lock(holder, stands, waiters, circle) | {"remarks": remarks})
         return
-    for line in lock_lines(holder, waiters, now, deadlock):
+    for line in lock_lines(holder, waiters, now, deadlock, earliest):
         click.echo(line)
     if seen.warning:
         click.echo(_sentence("votes", seen.warning))
@@ -126,6 +128,12 @@ def _not_held_text(store: ServiceStore, seen: ReadResult, name: str) -> str:
     return f"Nobody holds the lock {name!r}.{few}{more}"
 
 
+def _announcements(store: ServiceStore) -> list[str]:
+    batches = store.load(("unlockers",), Deadline.after(ANSWER_TIMEOUT_S))
+    values = [change.value or b"" for batch in batches for change in batch.changes]
+    return [value.decode(errors="replace") for value in values]
+
+
 def _last_removal(store: ServiceStore, name: str) -> Removal | None:
     found: tuple[int, Removal] | None = None
     for batch in store.load(("removed",), Deadline.after(READ_ALL_TIMEOUT_S)):
@@ -144,10 +152,12 @@ def lock_lines(
     waiters: tuple[Ticket, ...] | None,
     wall: float,
     deadlock: Deadlock | None = None,
+    earliest: float | None = None,
 ) -> Iterator[str]:
     """Yield the lines that show a held lock.
 
     Args:
+        earliest: of an overdue lock, `lock_view.removed_from`.
         waiters: None: nobody knows who waits, since the store has no line.
     """
     stands = standing(holder, wall, deadlock=deadlock is not None)
@@ -161,6 +171,9 @@ def lock_lines(
     if why := holder.undecided():
         why = f"{why}. People are alerted, but nothing removes it by itself."
         yield _sentence("undecided", why)
+    if earliest is not None:
+        when = f"{utc(earliest)}, {distance(earliest, wall)}"
+        yield _sentence("removal", f"by an unlocker, at the earliest {when}")
     if deadlock is not None:
         yield _sentence("deadlock", deadlock.text)
     yield from _facts(holder, wall)

@@ -267,6 +267,24 @@ def test_lanes_are_bounded_and_half_of_them_are_for_what_ended_last(board: Board
     assert [text.rpartition(", ")[2] for _, text in spans] == ["released", "still held"]
 
 
+def test_a_lane_says_how_many_waiters_it_has_no_room_for(board: Board) -> None:
+    board.store.take("a")
+    for number in range(14):
+        board.store.wait("a", f"w{number}", since=time.time() - 60, pid=number)
+    assert board.html("/timeline").count('class="lane wait" ') == 5
+    board.shows("/timeline", "9 more wait")
+
+
+def test_each_colour_of_a_lane_is_in_the_legend(board: Board) -> None:
+    board.store.take("late", held_for=3000, max_hold=2000, alert=9000, unlock=9999)
+    legend, _, found = board.html("/timeline").partition("<tbody")
+    assert 'class="span held held-too-long"' in found
+    for verdict in ["ok", "alert", "overdue", "undecided", "broken", "deadlock", "held-too-long"]:
+        assert f'<g class="span held {verdict}">' in legend
+    style = board.html("/static/style.css")
+    assert len(set(re.findall(r"\.(?:alert, \.warn|held-too-long) \{ (--tone: [^;]+)", style))) == 2
+
+
 def test_of_what_ended_the_newest_two_thousand_are_kept(board: Board) -> None:
     for number in range(2010):
         board.store.take("a", uuid=f"u{number}", pid=number)

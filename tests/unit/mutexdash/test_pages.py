@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.board import Board
+from tests.support.board import Board, PolledStore
 from tests.support.processes import Figure, wait_until
 
 
@@ -664,13 +665,48 @@ def test_an_overdue_lock_in_a_deadlock_is_still_overdue_and_both_is_said(board: 
     assert board.get("/api/locks/x").json["state"] == "overdue"
 
 
+def test_the_form_judges_a_lock_as_the_page_before_it_does() -> None:
+    """Between two polls of a store nobody calls a lock past its alert: it may have been pushed."""
+    store = PolledStore()
+    store.take("a", uuid="u1", held_for=400)
+    with Board("--allow-force-unlock", store=store) as board:
+        for path in ("/lock/a", "/locks/a/force-unlock?uuid=u1"):
+            assert "badge ok" in board.html(path), path
+            assert "badge alert" not in board.html(path), path
+
+
+def test_an_overdue_lock_says_when_it_may_be_removed_at_the_earliest(board: Board) -> None:
+    """An unlocker that started late counts the lock's whole time from its start."""
+    board.store.take("a", uuid="u1", held_for=2000)
+    board.shows("/lock/a", "Overdue for", but=("at the earliest",))
+    for name, ago in (("one", 60), ("two", 30)):
+        said = json.dumps({"started_at": time.time() - ago}).encode()
+        board.store.write(("unlockers", name, "", said))
+    text = board.shows("/lock/a", "at the earliest in 13 min")
+    assert re.search(r"at the earliest in 1\d min \d+ s: \d{4}-\d\d-\d\d [\d:]+ UTC", text)
+
+
+def test_a_record_is_never_judged(board: Board) -> None:
+    """A four-key lock that was removed is not undecided."""
+    board.store.removed(
+        "shell", "u1", how="auto-unlock", hostname="nas", alert_at=1e9, auto_unlock_at=2e9
+    )
+    for path in ("/removed", "/removal?name=shell&uuid=u1", "/lock/shell"):
+        board.shows(path, "nas", but=("undecided", "Undecided", "unknown when"))
+
+
 def test_what_is_held_for_longer_than_it_says_is_shown_whoever_pushes(board: Board) -> None:
     board.store.take("bounded", held_for=3000, max_hold=3001.5, keepalive=True)
     board.store.take("unbounded", held_for=3000)
     for name in ("bounded", "unbounded"):
         board.store.push(name)
     board.shows("/lock/bounded", but=("Held too long",))
+    tags = {
+        path: board.get(path).headers["ETag"] for path in ("/lock/bounded", "/api/locks/bounded")
+    }
     board.ahead += 2
+    for path, tag in tags.items():
+        assert board.get(path, If_None_Match=tag).status_code == 200, "nobody wrote the lock"
     text = board.shows("/lock/bounded", "Held too long:", "over its limit of 50 min 1 s (max_hold)")
     assert "lockheldtoolong" in text.lower()
     assert board.locks("?state=held-too-long") == ["bounded"]
