@@ -1,81 +1,27 @@
-"""A signal handler and a finalizer may call the library on top of any of its own lines."""
+"""Reentry: garbage that releases a lock may be collected at any instruction of the library."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import pytest
 
 from lockclient import Settings
-from tests.support.processes import Figure, run_to_end
+from tests.support.processes import run_to_end
+from tests.support.soak import soaking
 
-SCRIPT = """
-import asyncio, contextlib, faulthandler, sys, threading, time
-from lockclient import AsyncClusterMutex, ClusterMutex, ClusterMutexError, Settings, open_store
-
-LONGEST_S = 20.0
-store = open_store(Settings.load(sys.argv[1]))
-other = ClusterMutex("other", store=store).acquire()
-seen, longest = set(), [0.0]
+THREADS = {"MainThread", *(f"clustermutex-{kind}" for kind in ("timers", "push", "watch", "log"))}
 
 
-def called(frame, event, arg):
-    return at_line if "lockclient/" in frame.f_code.co_filename else None
-
-
-def at_line(frame, event, arg):
-    # What a handler or a finalizer does there. (Python traces nothing meanwhile in this thread.)
-    line = frame.f_code.co_filename, frame.f_lineno
-    if event == "line" and line not in seen:
-        seen.add(line)
-        began = time.monotonic()
-        with contextlib.suppress(ClusterMutexError):
-            ClusterMutex("other", store=store).acquire(timeout=0.02)
-        longest[0] = max(longest[0], time.monotonic() - began)
-    return at_line
-
-
-def in_turn(name):
-    for _ in range(3):
-        with ClusterMutex(name, store=store) as held:
-            held.alive(force=True)
-
-
-async def in_turn_on_a_loop(name):
-    for _ in range(3):
-        with contextlib.suppress(ClusterMutexError):  # its requests are late as its loop stands
-            async with AsyncClusterMutex(name, store=store) as held:
-                await held.alive(force=True)
-
-
-async def loop():
-    sys.settrace(called)  # the main thread's, where handlers run
-    await asyncio.gather(*(in_turn_on_a_loop("x") for _ in range(3)))
-    sys.settrace(None)
-
-
-def threads():
-    threading.settrace(called)  # also those of the library, and gRPC's
-    workers = [threading.Thread(target=in_turn, args=["x"]) for _ in range(3)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    threading.settrace(None)
-
-
-faulthandler.dump_traceback_later(240, exit=True)
-{"loop": lambda: asyncio.run(loop()), "threads": threads}[sys.argv[2]]()
-other.release()
-files = {name for name, _ in seen}
-for name in ("attempt.py", "store.py", "ticket_keeper.py", "watch_stream.py"):
-    assert any(file.endswith(name) for file in files), (name, files)
-assert longest[0] < LONGEST_S, longest
-print(f"{len(seen)} lines; the longest call on top of one took {longest[0]:.2f} s")
-"""
-
-
-@pytest.mark.parametrize("who", ["loop", "threads"])
-def test_a_call_on_top_of_any_line_comes_back(settings: Settings, who: str, figure: Figure) -> None:
-    """The one in the main thread, beside an event loop; the other in any thread, ours included."""
-    figure(run_to_end(sys.executable, "-c", SCRIPT, settings.url(), who).stdout.strip())
+@pytest.mark.parametrize("every", [40, *soaking(1)])
+def test_garbage_that_releases_hangs_none_of_the_threads(
+    settings: Settings, every: int, figure: Callable[[str], None]
+) -> None:
+    """And all of it is released: whoever was interrupted goes on, and somebody else does it."""
+    program = "tests.integration.garbage_program"
+    found = run_to_end(sys.executable, "-m", program, settings.url(), str(every), timeout=1800)
+    lines = [line.split(maxsplit=1) for line in found.stdout.splitlines()]
+    collected = {thread: int(number) for number, thread in lines}
+    figure(f"garbage was collected at every {every}th of {collected['places']} instructions")
+    assert collected.keys() >= THREADS
