@@ -1,4 +1,4 @@
-"""What commands print: JSON, wrapped sentences, texts cut to a width, the colours of states."""
+"""Output of commands: JSON, wrapped sentences, texts cut to a width, the colours of states."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COLOURS = {
     DEADLOCK: "red",
     HELD_TOO_LONG: "yellow",
 }
-"""Of the verdicts on a lock."""
+"""The colours of the verdicts on a lock."""
 
 
 def cut_end(text: str, room: int) -> str:

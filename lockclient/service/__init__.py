@@ -1,1 +1,1 @@
-"""What both services share: flags, lifecycle, logging, HTTP server, request filter."""
+"""Shared parts of both services: flags, lifecycle, logging, HTTP server, request filter."""

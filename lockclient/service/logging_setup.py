@@ -18,7 +18,7 @@ from lockclient.text.log_format import PlainFormatter
 
 _FIELDS = ("event", "lock", "uuid", "hostname")
 MAX_OTHERS_LINES_A_MINUTE = 20
-"""Of what waitress says, as whoever asks may have it say."""
+"""Lines that waitress may log in a minute: clients can provoke them."""
 MAX_OTHERS_CHARS = 2000
 """Characters of each of them."""
 MAX_FIELD_CHARS = 500

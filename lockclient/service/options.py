@@ -73,7 +73,7 @@ def told_as(error_of: Callable[[str], click.ClickException]) -> Iterator[None]:
 
 
 class Parsed(click.ParamType[Value]):
-    """What a function reads from a text; its ValueError says what is wrong with it.
+    """A value that a function reads from a text; its ValueError says what is wrong.
 
     Args:
         name: stands for the value in the help.

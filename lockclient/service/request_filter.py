@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 log = logging.getLogger(__name__)
 
 ALIVE, READY, METRICS = "/healthz", "/readyz", "/metrics"
-"""What machines ask for."""
+"""Paths that machines ask for."""
 
 _HOST = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+", re.ASCII)
 _WITHOUT_DOT = re.compile(r"[a-z0-9_-]+", re.ASCII)

@@ -133,14 +133,13 @@ class Model:
 
     def expire(self, lease: int) -> None:
         """Take away all tickets that are bound to a lease."""
-        self.write(
-            *(
-                ("queue", lock.name, uuid, None)
-                for lock in self.locks.values()
-                for uuid, (_, bound) in lock.tickets.items()
-                if bound == lease
-            )
-        )
+        gone: list[Entry] = [
+            ("queue", lock.name, uuid, None)
+            for lock in self.locks.values()
+            for uuid, (_, bound) in lock.tickets.items()
+            if bound == lease
+        ]
+        self.write(*gone)
 
     def remove_holder(self, name: str) -> None:
         """Delete a lock as somebody with etcdctl does."""

@@ -36,11 +36,11 @@ from lockclient.threads import scheduler
 from lockclient.threads.scheduler import Task
 
 _BY_KEY: tuple[Kind, ...] = ("queue", "withdrawn", "code")
-"""Of which `load` and `follow` leave the values out."""
+"""Kinds whose values `load` and `follow` leave out."""
 
 
 class _Watch:
-    """Who is notified of one lock's or ticket's changes, in the thread that makes them."""
+    """A watch of one lock or ticket; the thread that changes it calls `notify`."""
 
     def __init__(
         self,
@@ -59,12 +59,12 @@ class _Watch:
 
 
 class Follower(threading.Thread):
-    """Who is notified of all changes, in a thread of its own: a slow one holds nobody up."""
+    """A thread that calls `notify` with all changes: a slow one delays no other."""
 
     def __init__(self, store: MemoryStore, revision: int, notify: Callable[[Batch], None]) -> None:
         super().__init__(name="clustermutex-memory-follower", daemon=True)
         self.revision = revision
-        """Of the first change that it has not been notified of."""
+        """The revision of the first change that `notify` has not had."""
         self.closed = False
         self.store = store
         self._notify = notify
@@ -81,7 +81,7 @@ class Follower(threading.Thread):
 
 
 class Memory:
-    """What stands in memory, and who is notified of its changes: of one store or several."""
+    """The locks in memory and the watches of them, for one store or several."""
 
     def __init__(self) -> None:
         self.model = Model()
@@ -91,7 +91,7 @@ class Memory:
         self.followers: list[Follower] = []
         self.expiries: dict[str, Task] = {}
         self.away = False
-        """Whether it is out of reach, as a test may say."""
+        """A test has made it unreachable."""
 
     def lease(self) -> int:
         """Return a number that no other tickets are bound to."""

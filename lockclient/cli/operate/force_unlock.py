@@ -83,11 +83,10 @@ def force_unlock(
 
 
 def _unlock(store: ServiceStore, holder: Holder, reason: str, yes: int) -> None:
-    lock = (store, holder.name, str(holder.uuid))
-
     def attempt(*, unrecorded: bool) -> Removal:
+        deadline, uuid = Deadline.after(ANSWER_TIMEOUT_S), str(holder.uuid)
         return forcing.force_unlock(
-            *(*lock, person(), reason, Deadline.after(ANSWER_TIMEOUT_S)), unrecorded=unrecorded
+            store, holder.name, uuid, person(), reason, deadline, unrecorded=unrecorded
         )
 
     try:

@@ -73,8 +73,7 @@ WAITERS_INTERVAL_S = 2.0
 
 
 class ListView(NamedTuple):
-    """What there is to see: the locks that were asked for, who waits for each other, and what the
-    store says besides (`ServiceStore.warnings_for_display`)."""
+    """The locks that were asked for, deadlocks, and `ServiceStore.warnings_for_display`."""
 
     locks: list[Listed]
     deadlocks: Sequence[Deadlock]

@@ -32,7 +32,7 @@ from lockclient.text.escaping import plain, shown_name
 from lockclient.text.timestamps import distance, utc
 
 _MAX_TICKETS = 100_000
-"""Of all lines, that are looked through for a deadlock: their size bounds them sooner."""
+"""Waiters in all queues that are searched for a deadlock."""
 _BAR_WIDTH = 40
 """Characters of a bar."""
 _LABEL_WIDTH = max(len(fact.title) for fact in FACTS)

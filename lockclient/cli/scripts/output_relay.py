@@ -28,7 +28,7 @@ class Relay:
         self._printed = printed
         self._ended, self._end = os.pipe()
         self.files: dict[int, int] = {}
-        """What the command is to have as its stdout and stderr."""
+        """The command's own stdout and stderr, by the numbers that it has for them."""
         self._threads: list[threading.Thread] = []
         for fd in (1, 2):
             if fd == 2 and os.path.samestat(os.fstat(1), os.fstat(2)):

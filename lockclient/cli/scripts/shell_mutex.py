@@ -34,7 +34,7 @@ class ShellHeldLock(HeldLock):
 
     @property
     def holding(self) -> Holding:
-        """What goes on for it."""
+        """The state of the held lock."""
         return self._holding
 
     def hand_over(self) -> None:
@@ -54,7 +54,7 @@ class ShellMutex(ClusterMutex):
 
     _held_type = ShellHeldLock
     held: ShellHeldLock
-    """What the last `take` had."""
+    """The lock that the last `take` took."""
 
     def __init__(self, name: str, *, pid: int | None = None, **options: Any) -> None:
         self._quiet = options.pop("quiet")

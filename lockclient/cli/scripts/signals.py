@@ -20,14 +20,21 @@ _SI_KERNEL = 0x80
 """`si_code` of a signal that the kernel sent."""
 _KEYS = (signal.SIGINT, signal.SIGQUIT)
 """Signals of a terminal's keys (Ctrl-C, Ctrl-\\)."""
-_NOT_FORWARDED = {
-    *(signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, WAKE),
-    *(signal.SIGTTIN, signal.SIGTTOU, signal.SIGTSTP, signal.SIGCONT),
-    # The kernel sends these for an error of this process.
-    *(signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGABRT),
-    *(signal.SIGSYS, signal.SIGPIPE, signal.SIGXFSZ),
+_JOB_CONTROL = {signal.SIGTTIN, signal.SIGTTOU, signal.SIGTSTP, signal.SIGSTOP, signal.SIGCONT}
+_ERRORS = {
+    signal.SIGSEGV,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGTRAP,
+    signal.SIGABRT,
+    signal.SIGSYS,
+    signal.SIGPIPE,
+    signal.SIGXFSZ,
 }
-FORWARDED_SIGNALS = frozenset(signal.valid_signals() - _NOT_FORWARDED)
+"""Signals that the kernel sends for an error of this process."""
+_OUR_OWN = {signal.SIGKILL, signal.SIGCHLD, WAKE}
+FORWARDED_SIGNALS = frozenset(signal.valid_signals() - _JOB_CONTROL - _ERRORS - _OUR_OWN)
 """Signals that `run` forwards to its command."""
 _ENDING_A_WAIT = FORWARDED_SIGNALS - {signal.SIGURG, signal.SIGWINCH}
 """Signals that end a process by default."""

@@ -70,7 +70,7 @@ class Story:
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
         self._has_queue = isinstance(stack.store, Etcd)
-        """Whether who waits stands in line, and each holder has a fencing token."""
+        """The store queues waiters, and gives fencing tokens."""
         self._exits = ExitStack()
         self._logs: dict[str, Path] = {}
         self._began = time.monotonic()
@@ -85,7 +85,7 @@ class Story:
         """Tell the story.
 
         Raises:
-            Broken: something did not happen, or happened too early.
+            StoryFailed: something did not happen, or happened too early.
         """
         self._began = time.monotonic()
         steady = self._start_worker("steady")

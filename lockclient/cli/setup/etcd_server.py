@@ -51,8 +51,8 @@ CLOSED_TO_PAGES = (
     # and empty would mean: everybody.
     "--cors=http://nobody.invalid:80",
 )
-"""What keeps web pages away from an etcd. Without these three it lets each of them read, forge and
-delete all locks."""
+"""Options that keep web pages away from an etcd. Without these three it lets each page read, forge
+and delete all locks."""
 
 
 _SOCKET = "health:1"
@@ -78,7 +78,7 @@ class Etcd(StoreServer):
 
     @property
     def warning(self) -> str:
-        """That it can lose data, for the releases that can."""
+        """A warning that it can lose data, for the releases that can."""
         if self.version not in DATA_LOSS_VERSIONS:
             return ""
         return (
@@ -92,13 +92,18 @@ class Etcd(StoreServer):
         # talks: a port has no list of hosts, and who gets there may write whatever a member may.
         peer = "unix://peers:1"
         self._socket.unlink(missing_ok=True)  # nobody of before answers there
-        return [
-            *(self.binary, "--data-dir", str(self.data.absolute()), "--log-level", "warn"),
-            *("--listen-client-urls", client, "--advertise-client-urls", client),
-            *("--listen-metrics-urls", f"unix://{_SOCKET}"),
-            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
-            *("--initial-cluster", f"default={peer}", *CLOSED_TO_PAGES, *self.extra),
-        ], self.log.parent
+        options = {
+            "data-dir": self.data.absolute(),
+            "log-level": "warn",
+            "listen-client-urls": client,
+            "advertise-client-urls": client,
+            "listen-metrics-urls": f"unix://{_SOCKET}",
+            "listen-peer-urls": peer,
+            "initial-advertise-peer-urls": peer,
+            "initial-cluster": f"default={peer}",
+        }
+        given = [f"--{name}={value}" for name, value in options.items()]
+        return [self.binary, *given, *CLOSED_TO_PAGES, *self.extra], self.log.parent
 
     def _serves(self) -> bool:
         try:

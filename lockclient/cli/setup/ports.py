@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 DEFAULT_PORTS = {"etcd": 2379, "valkey": 6379, "mutexdash": 8722, "unlocker": 9722}
-"""What each program listens on where nobody says otherwise."""
+"""The port of each program where nobody says otherwise."""
 
 
 def kept_ports(folder: Path) -> dict[str, int]:

@@ -59,7 +59,7 @@ class Stack:
 
     @property
     def url(self) -> str:
-        """What clients set as `CLUSTERMUTEX_URL`."""
+        """The clients' `CLUSTERMUTEX_URL`."""
         return self.store.url
 
     def __enter__(self) -> Stack:

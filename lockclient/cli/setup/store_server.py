@@ -35,11 +35,11 @@ class StoreServer(ABC):
     """
 
     scheme: str
-    """Of its URL."""
+    """The scheme of its URL."""
     name: str
     """For people."""
     service_options: tuple[str, ...] = ()
-    """What the services are told beside its URL."""
+    """Options of the services besides its URL."""
 
     def __init__(self, binary: str, data: Path, log: Path, port: int | None = None) -> None:
         self.binary = str(Path(binary).absolute())  # it starts in another directory
@@ -56,7 +56,7 @@ class StoreServer(ABC):
 
     @property
     def url(self) -> str:
-        """What clients set as `CLUSTERMUTEX_URL`."""
+        """The clients' `CLUSTERMUTEX_URL`."""
         return f"{self.scheme}://{self.endpoint}/clustermutex"
 
     @property
@@ -66,12 +66,12 @@ class StoreServer(ABC):
 
     @property
     def exports(self) -> dict[str, str]:
-        """What else clients set, as a shell reads it."""
+        """The clients' other variables, as a shell reads them."""
         return {}
 
     @property
     def warning(self) -> str:
-        """What people should know of it; empty: nothing."""
+        """A warning for people; empty: none."""
         return ""
 
     @property

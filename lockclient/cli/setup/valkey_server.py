@@ -71,7 +71,7 @@ class Valkey(StoreServer):
 
     @property
     def exports(self) -> dict[str, str]:
-        """What else clients set, as a shell reads it: no password comes onto the screen."""
+        """The clients' other variables, as a shell reads them: the screen shows no password."""
         return {"VALKEY_PASSWORD": f'"$(cat {shlex.quote(str(self.password_file.absolute()))})"'}
 
     def _command(self) -> tuple[list[str], Path]:
