@@ -33,8 +33,7 @@ from lockclient.stores.common.polling import Key, KnownItem, StoredItem
 from lockclient.stores.common.segments import decode, encode
 from lockclient.stores.valkey import errors, lua_scripts
 from lockclient.stores.valkey.keys import number_of, subkeys_of
-from lockclient.stores.valkey.lua_scripts import FOLDERS, Script
-from lockclient.stores.valkey.voting.lock_view import LockViews
+from lockclient.stores.valkey.lua_scripts import Script
 from lockclient.stores.valkey.voting.quorum import decoded
 from lockclient.stores.valkey.voting.rounds import (
     MIN_ROUND_S,
@@ -45,6 +44,7 @@ from lockclient.stores.valkey.voting.rounds import (
 from lockclient.stores.valkey.voting.scan_merge import Folder, ScannedKey, latest, recorded
 from lockclient.stores.valkey.wire.broadcast import Round
 from lockclient.stores.valkey.wire.connection import SCAN_COUNT, Command
+from lockclient.stores.valkey.wire.server import Sent
 from lockclient.threads.backoff import Backoff
 
 _MAX_WARNINGS: Final = 20
@@ -67,7 +67,13 @@ _READ: Final = {
     "unlockers": _Read(("said",), MAX_VALUE_BYTES),
     "removed": _Read((), MAX_RECORD),
 }
-Scan = tuple[dict[str, dict[int, Folder]], dict[int, tuple[int, int]]]
+_LIVE: Final = {"removed": "sum", "locks": "push", "unlockers": "number"}
+"""What a look asks of each key, see `LIST`; of records only a sum, which says when to read them.
+
+The sum comes before locks. Else a lock that is removed in between is listed as held, so that its
+record is left out, and no later sum is another one.
+"""
+Scan = tuple[dict[str, dict[int, Folder]], dict[int, int]]
 """What a scan has found, of each server that told all: by folders what it has there, and what is
 another one when it has other records."""
 
@@ -80,12 +86,12 @@ class KeyListing:
     """
 
     def __init__(self, rounds: Rounds) -> None:
-        self._rounds = rounds
-        self._views = LockViews(rounds.keys, rounds.quorum)
+        self._rounds, self._all = rounds, rounds.all
+        self._views = rounds.views
         self.ahead: Mapping[int, float] = {}
         """How many seconds each server's clock is ahead of our monotonic one."""
         self._first: float | None = None
-        self._records: dict[int, tuple[int, int]] = {}
+        self._records: dict[int, int] = {}
         self._held: dict[str, tuple[str, int]] = {}
         self._few: dict[str, int | str] = {}
         """Names that not all servers have by the last two looks, or by the only one (a take or a
@@ -109,7 +115,7 @@ class KeyListing:
     def live(
         self, deadline: Deadline, known: Mapping[Key, KnownItem]
     ) -> Iterator[Sequence[StoredItem]]:
-        folders, self._records = self._scan(deadline)
+        folders, self._records = self._scan(deadline, _LIVE)
         self._held, few = self._merge_locks(folders["locks"])
         before = few if self._few_before is None else self._few_before
         self._few = {name: said for name, said in few.items() if before.get(name) == said}
@@ -128,7 +134,7 @@ class KeyListing:
     def records(
         self, deadline: Deadline, known: Mapping[Key, KnownItem]
     ) -> Iterator[Sequence[StoredItem]]:
-        folders, _ = self._scan(deadline, records=True)
+        folders, _ = self._scan(deadline, {"removed": "size"})
         new: dict[Key, tuple[int, str, int]] = {}
         for rest, (number, i) in recorded(folders["removed"]).items():
             segment, _, last = rest.partition("/")
@@ -162,7 +168,7 @@ class KeyListing:
 
     def held(self, deadline: Deadline) -> Iterable[str]:
         """Return the names of held locks."""
-        folders, _ = self._scan(deadline)
+        folders, _ = self._scan(deadline, {"locks": "push"})
         return self._merge_locks(folders["locks"])[0]
 
     # ------------------------------------------------------------ votes
@@ -191,7 +197,7 @@ class KeyListing:
         """
         found, few = dict[str, tuple[str, int]](), dict[str, int | str]()
         quorum = self._rounds.quorum
-        least = quorum.majority - (len(self._rounds.all) - len(folders))
+        least = quorum.majority - (len(self._all) - len(folders))
         for segment in set[str]().union(*folders.values()):
             if (name := decode(segment)) is None:
                 continue
@@ -294,54 +300,52 @@ class KeyListing:
         """Ask each of these servers the script with its own arguments, and wait for all."""
         keys = (self._rounds.keys.server,)
         return self._rounds.servers.ask(
-            {i: Command(script, keys, args[i]) for i in args},
+            {i: Sent(Command(script, keys, args[i])) for i in args},
             deadline.within(0.0, ROUND_TIMEOUT_S),
             lambda answers: len(answers) == len(args),
         )
 
     # ------------------------------------------------------------ the index
 
-    def _scan(self, deadline: Deadline, *, records: bool = False) -> Scan:
-        """Go through all servers' indexes: of locks and unlockers, or of `records`."""
+    def _scan(self, deadline: Deadline, what: Mapping[str, str]) -> Scan:
+        """Go through these indexes of all servers; `what` is said of each key, see `LIST`."""
         pauses, until = Backoff(*ROUND_PAUSES_S), deadline.within(0.0, _RETRY_S)
         while True:
             try:
-                return self._scan_once(deadline, records)
+                return self._scan_once(deadline, what)
             except StoreUnavailable:
                 pause = pauses.next()
                 if self._rounds.servers.closed or until.remaining() < pause + MIN_ROUND_S:
                     raise
                 time.sleep(pause)
 
-    def _scan_once(self, deadline: Deadline, records: bool) -> Scan:
-        begin = ("", "", "0") if records else ("0", "0", "0")
-        cursors: dict[int, tuple[str, ...]] = dict.fromkeys(self._rounds.all, begin)
-        read: dict[int, dict[str, Folder]] = {i: {name: {} for name in FOLDERS} for i in cursors}
-        numbers, sums = dict.fromkeys(self._rounds.all, 0), dict.fromkeys(self._rounds.all, 0)
+    def _scan_once(self, deadline: Deadline, what: Mapping[str, str]) -> Scan:
+        read: dict[int, dict[str, Folder]] = {i: {name: {} for name in what} for i in self._all}
+        sums = dict.fromkeys(self._all, 0)
         ahead: dict[int, float] = {}
         failures: dict[int, errors.VoteFailure] = {}
-        how = (self._rounds.keys.all, SCAN_COUNT, "1" if records else "")
-        while cursors:
-            args = {i: (*how, *cursors[i]) for i in cursors}
-            result = self._ask_all(lua_scripts.LIST, args, deadline)
-            failures |= result.failures
-            for i in result.answers.keys() ^ cursors.keys():
-                del cursors[i], read[i]
-            if len(read) < self._rounds.quorum.majority:
-                raise errors.no_majority(self._rounds.location, failures, unknown=False)
-            for i, reply in result.answers.items():
-                at, page, count, total, now = reply.rest
-                found = json.loads(page.decode(errors="replace"), strict=False)
-                for folder, texts in found.items():
-                    read[i][folder].update(texts)
-                numbers[i] += count
-                sums[i] += int(total)
-                ahead[i] = int(now) / 1000 - monotonic()
-                cursors[i] = tuple("" if cursor == b"0" else decoded(cursor) for cursor in at)
-                if not any(cursors[i]):
-                    del cursors[i]
+        for name in what:
+            cursors = dict.fromkeys(read, "0")
+            index = self._rounds.keys.all + name
+            while cursors:
+                args = {i: (index, cursors[i], SCAN_COUNT, what[name]) for i in cursors}
+                result = self._ask_all(lua_scripts.LIST, args, deadline)
+                failures |= result.failures
+                for i in cursors.keys() - result.answers.keys():
+                    del cursors[i], read[i]
+                if len(read) < self._rounds.quorum.majority:
+                    raise errors.no_majority(self._rounds.location, failures, unknown=False)
+                for i, reply in result.answers.items():
+                    cursor, page, total, now = reply.rest
+                    found = json.loads(page.decode(errors="replace"), strict=False)
+                    read[i][name].update(found)
+                    sums[i] += int(total)
+                    ahead[i] = int(now) / 1000 - monotonic()
+                    cursors[i] = decoded(cursor)
+                    if cursor == b"0":
+                        del cursors[i]
         self.ahead = {i: ahead[i] for i in read}
         if self._first is None:
             self._first = median(self.ahead.values())
-        folders = {name: {i: read[i][name] for i in read} for name in FOLDERS}
-        return folders, {i: (numbers[i], sums[i]) for i in read}
+        folders = {name: {i: read[i][name] for i in read} for name in what}
+        return folders, {i: sums[i] for i in read}

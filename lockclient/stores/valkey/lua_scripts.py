@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from functools import partial
 from hashlib import sha1
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from lockclient.model.holder import MAX_VALUE_BYTES, SUBKEYS
 from lockclient.model.removal import MAX_RECORD
@@ -38,19 +38,24 @@ from lockclient.stores.valkey.keys import LATE_REQUEST_S
 
 NUMBERS: Final = ("take", "push", "expiry")
 """Fields of a lock besides its subkeys."""
-FOLDERS: Final = ("locks", "unlockers", "removed")
-"""Folders of keys that have an index, see `LIST`."""
 
 
 class Script(NamedTuple):
-    """A script, and the name under which a server keeps it; none: it is a plain command.
+    """A script, and the name under which a server keeps it.
 
     One that `votes` is told besides which process it is taken for, and the keyspace's `terms`.
     """
 
     source: str
-    sha: str = ""
-    votes: bool = False
+    sha: str
+    votes: bool
+
+
+class Reply(NamedTuple):
+    """What a script answered: a word, and what follows it."""
+
+    kind: str
+    rest: list[Any]
 
 
 _PAST: Final = """
@@ -366,38 +371,26 @@ return {'done'}
 
 LIST: Final = _voting_script(
     """
--- KEYS server; ARGV run, terms, what all keys begin with, how many entries of each folder to look
--- at, whether to list records (1; else of these a count and a sum alone), then the cursors of the
--- folders (empty: it is at its end)
-local count = math.min(ARGV[4], 1000)
-local found, cursors, records, sum = {locks = {}, unlockers = {}, removed = {}}, {}, 0, 0
-for at, folder in ipairs({'locks', 'unlockers', 'removed'}) do
-    local page = {'0', {}}
-    if ARGV[5 + at] ~= '' then
-        page = redis.call('SSCAN', ARGV[3] .. folder, ARGV[5 + at], 'COUNT', count)
-    end
-    cursors[at] = page[1]
-    for _, entry in ipairs(page[2]) do
-        local key = ARGV[3] .. folder .. '/' .. entry
-        if folder == 'removed' and ARGV[5] ~= '1' then
-            records = records + 1
-            sum = sum + tonumber(string.sub(redis.sha1hex(key), 1, 8), 16)
-        elseif folder == 'removed' then
-            local size = redis.pcall('STRLEN', key)
-            if type(size) == 'number' and size > 0 then
-                found.removed[entry] = tostring(size) .. ' '
-            end
-        else
-            local has = redis.pcall('HMGET', key, 'uuid', folder == 'locks' and 'push' or 'number')
-            if folder == 'unlockers' and has[2] or has[1] and not over(key) then
-                local number = string.sub(has[2] or '0', 1, 20)
-                found[folder][entry] = number .. ' ' .. string.sub(has[1] or '', 1, 256)
-            end
+-- KEYS server; ARGV run, terms, an index, cursor, how many entries to look at, what to say of each
+-- key: the number in this field of a hash and its uuid; `size` of a text; or `sum`, of all names
+local found, sum = {}, 0
+local page = redis.call('SSCAN', ARGV[3], ARGV[4], 'COUNT', math.min(ARGV[5], 1000))
+for _, entry in ipairs(page[2]) do
+    local key = ARGV[3] .. '/' .. entry
+    if ARGV[6] == 'sum' then
+        sum = sum + tonumber(string.sub(redis.sha1hex(key), 1, 8), 16)
+    elseif ARGV[6] == 'size' then
+        local size = redis.pcall('STRLEN', key)
+        if type(size) == 'number' and size > 0 then found[entry] = tostring(size) .. ' ' end
+    else
+        local has = redis.pcall('HMGET', key, 'uuid', ARGV[6])
+        if ARGV[6] == 'number' and has[2] or has[1] and not over(key) then
+            local number = string.sub(has[2] or '0', 1, 20)
+            found[entry] = number .. ' ' .. string.sub(has[1] or '', 1, 256)
         end
     end
 end
-sum, now = string.format('%d', sum), string.format('%d', now)
-return {'listed', cursors, cjson.encode(found), records, sum, now}
+return {'listed', page[1], cjson.encode(found), string.format('%d', sum), string.format('%d', now)}
 """,
 )
 
@@ -460,5 +453,7 @@ redis.call('HSET', KEYS[2], 'number', ARGV[3], 'value', ARGV[5])
 return {'written'}
 """)
 
-
-TELL: Final = Script("PUBLISH")  # channel, uuid
+TELL: Final = _script("""
+-- KEYS none; ARGV channel, what is told there
+return {'told', redis.call('PUBLISH', ARGV[1], ARGV[2])}
+""")

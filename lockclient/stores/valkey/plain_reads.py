@@ -17,19 +17,15 @@ from lockclient.model.removal import MAX_RECORD
 from lockclient.stores.valkey import errors, lua_scripts
 from lockclient.stores.valkey.errors import ErrorReply
 from lockclient.stores.valkey.keys import LATE_REQUEST_S, number_of
-from lockclient.stores.valkey.lua_scripts import FOLDERS, NUMBERS, Script
+from lockclient.stores.valkey.lua_scripts import NUMBERS, Reply, Script
 
 Words = tuple[str, ...]
-Answer = tuple[str, list[Any]]
-"""What the script would answer: a word, and what follows it."""
-Exchange = Generator[Sequence[Words], list[Any], Answer]
+Exchange = Generator[Sequence[Words], list[Any], Reply]
 """Yields commands, is sent their answers, errors as well, and returns what they come to."""
 Steps = Generator[list[Words], list[Any], list[Any]]
 """Yields the commands of a transaction, is sent their answers, and returns what was read."""
 
 _FIELDS: Final = (*SUBKEYS, *NUMBERS)
-_NUMBER: Final = {"locks": "push", "unlockers": "number"}
-"""By folders: the field that grows with each write."""
 
 
 def transactions(script: Script, keys: Words, args: Words, run_id: str, terms: str) -> Exchange:
@@ -41,11 +37,11 @@ def transactions(script: Script, keys: Words, args: Words, run_id: str, terms: s
         try:
             asked = reading.send(answers)
         except StopIteration as end:
-            return kind, [*end.value, now] if kind == "listed" else end.value
+            return Reply(kind, [*end.value, now] if kind == "listed" else end.value)
         told = yield [
             ("MULTI",),
             ("INFO", "replication"),
-            ("HMGET", keys[0], "run", "terms", "votes_at", "replid2"),
+            ("HMGET", keys[0], "run", "terms", "votes_at", "replid2", "kept"),
             ("TIME",),
             *asked,
             ("EXEC",),
@@ -60,24 +56,29 @@ def transactions(script: Script, keys: Words, args: Words, run_id: str, terms: s
 
 def _refusal(
     replication: str, server: Sequence[bytes | None], run_id: str, terms: str, now: int
-) -> Answer | None:
+) -> Reply | None:
     """Return why the server has no vote, as scripts do; see `lua_scripts`."""
     info = dict(line.split(":", 1) for line in replication.splitlines() if ":" in line)
     past = info.get("master_replid2", "")
-    run, said, votes_at, replid2 = server
+    run, said, votes_at, replid2, kept = server
     if run is None:
-        return "empty", []
+        return Reply("empty", [])
     promoted = past.strip("0") != "" and past.encode() != replid2
     if run != run_id.encode() or promoted or info.get("role") == "slave":
-        return "another", []
+        return Reply("another", [])
     if said != terms.encode():
-        return "terms", [said or b""]
+        return Reply("terms", [said or b""])
     wait = number_of(votes_at or b"", 15) - now
-    return ("waits", [wait]) if wait > 0 else None
+    return Reply("waits", [wait, kept]) if wait > 0 else None
 
 
 def _is_over(left: Any, expires: bool) -> bool:
     return expires and isinstance(left, int) and 0 <= left < 1000 * LATE_REQUEST_S
+
+
+def _settle(keys: Words, _: Words, __: bool) -> Steps:
+    """See `lua_scripts.SETTLE`: of a server that votes. Nothing is written: another client has."""
+    return [0, *(yield [("HGET", keys[0], "kept")])]
 
 
 def _read(keys: Words, args: Words, expires: bool) -> Steps:
@@ -96,43 +97,31 @@ def _read(keys: Words, args: Words, expires: bool) -> Steps:
 
 def _list(_: Words, args: Words, expires: bool) -> Steps:
     """See `lua_scripts.LIST`."""
-    prefix, count, records, *cursors = args
-    begins = {folder: at for folder, at in zip(FOLDERS, cursors, strict=True) if at}
-    pages = yield [("SSCAN", prefix + folder, at, "COUNT", count) for folder, at in begins.items()]
-    following = dict.fromkeys(FOLDERS, b"0")
-    entries: dict[str, list[str]] = {folder: [] for folder in FOLDERS}
-    errors.check(*pages)
-    for folder, page in zip(begins, pages, strict=True):
-        following[folder] = page[0]
-        entries[folder] = [entry.decode(errors="replace") for entry in page[1]]
-    found: dict[str, dict[str, str]] = {folder: {} for folder in FOLDERS}
-    removed = [f"{prefix}removed/{entry}" for entry in entries["removed"]]
-    number, total = 0, 0
-    if records:
-        sizes = yield [("STRLEN", key) for key in removed]
-        for entry, size in zip(entries["removed"], sizes, strict=True):
+    index, cursor, count, what = args
+    (page,) = yield [("SSCAN", index, cursor, "COUNT", count)]
+    errors.check(page)
+    keys = {entry: f"{index}/{entry}" for entry in (at.decode(errors="replace") for at in page[1])}
+    found, total = {}, 0
+    if what == "sum":
+        sums = (sha1(key.encode()).hexdigest() for key in keys.values())  # noqa: S324 - as there
+        total = sum(int(digest[:8], 16) for digest in sums)
+    elif what == "size":
+        sizes = yield [("STRLEN", key) for key in keys.values()]
+        for entry, size in zip(keys, sizes, strict=True):
             if isinstance(size, int) and size > 0:
-                found["removed"][entry] = f"{size} "
+                found[entry] = f"{size} "
     else:
-        sums = (int(sha1(key.encode()).hexdigest()[:8], 16) for key in removed)  # noqa: S324 - as there
-        number, total = len(removed), sum(sums)
-        rows = [
-            (folder, entry, f"{prefix}{folder}/{entry}")
-            for folder in _NUMBER
-            for entry in entries[folder]
-        ]
-        heads = [("HMGET", key, "uuid", _NUMBER[folder]) for folder, _entry, key in rows]
-        times = [("PTTL", key) for *_, key in rows if expires]
-        told = yield [*heads, *times]
-        lefts = told[len(rows) :] if expires else [None] * len(rows)
-        for (folder, entry, _key), has, left in zip(rows, told[: len(rows)], lefts, strict=True):
+        times = [("PTTL", key) for key in keys.values() if expires]
+        told = yield [*(("HMGET", key, "uuid", what) for key in keys.values()), *times]
+        lefts = told[len(keys) :] if expires else [None] * len(keys)
+        for entry, has, left in zip(keys, told[: len(keys)], lefts, strict=True):
             if isinstance(has, ErrorReply):
                 continue
             uuid, said = ((value or b"").decode(errors="replace") for value in has)
             over = _is_over(left, expires)
-            if has[1] is not None if folder == "unlockers" else uuid and not over:
-                found[folder][entry] = f"{said[:20] or '0'} {uuid[:256]}"
-    return [[*following.values()], json.dumps(found).encode(), number, str(total).encode()]
+            if has[1] is not None if what == "number" else uuid and not over:
+                found[entry] = f"{said[:20] or '0'} {uuid[:256]}"
+    return [page[0], json.dumps(found).encode(), str(total).encode()]
 
 
 def _show(_: Words, args: Words, __: bool) -> Steps:
@@ -153,6 +142,7 @@ def _show(_: Words, args: Words, __: bool) -> Steps:
 
 
 _READS: Final[Mapping[Script, tuple[str, Callable[[Words, Words, bool], Steps]]]] = {
+    lua_scripts.SETTLE: ("settled", _settle),
     lua_scripts.READ: ("seen", _read),
     lua_scripts.LIST: ("listed", _list),
     lua_scripts.SHOW: ("shown", _show),

@@ -31,20 +31,19 @@ from lockclient.model.clocks import Deadline
 from lockclient.stores.requests import Push
 from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.keys import number_of
-from lockclient.stores.valkey.voting.lock_view import LockViews, seen
+from lockclient.stores.valkey.lua_scripts import Reply
+from lockclient.stores.valkey.voting.lock_view import seen
 from lockclient.stores.valkey.voting.quorum import decoded
 from lockclient.stores.valkey.voting.rounds import Rounds, own_lock
 from lockclient.stores.valkey.wire.broadcast import GRACE_S
-from lockclient.stores.valkey.wire.connection import Command, Reply
+from lockclient.stores.valkey.wire.connection import Command
 from lockclient.stores.valkey.wire.server import Sent
 
 _MAX_LATE_S: Final = 1.0
 """Seconds after a server's answer in which it gives a vote back, at most."""
 
 
-def give_back(
-    rounds: Rounds, views: LockViews, request: Push, push: int, answers: Mapping[int, Reply]
-) -> None:
+def give_back(rounds: Rounds, request: Push, push: int, answers: Mapping[int, Reply]) -> None:
     """Give a lock back to servers that have lost it, after a majority has confirmed this push.
 
     It takes two rounds, of servers that have just answered: who does not at once, is late. What
@@ -54,36 +53,29 @@ def give_back(
     replies = {i: reply.rest for i, reply in answers.items() if reply.kind == "gone"}
     empty = {i: now for i, (holder, record, now) in replies.items() if not holder and not record}
     late_s = min(_MAX_LATE_S, _MAX_LATE_S if unlock_at is None else unlock_at - time.time())
-    if (
-        not empty
-        or late_s <= 0
-        or not (fields := _confirmed(rounds, views, request, push, answers))
-    ):
+    if not empty or late_s <= 0 or not (fields := _confirmed(rounds, request, push, answers)):
         return
     keys, own = rounds.keys, own_lock(request.delivery)
     before = own.take
     where = keys.server, keys.lock(name), keys.tombstone(name, uuid), keys.record(name, uuid)
     what = fields["take"], fields["expiry"], *(text for pair in fields.items() for text in pair)
-    commands = {
-        i: Command(lua_scripts.GIVE, where, (str(now + int(1000 * late_s)), *what))
+    requests = {
+        i: Sent(Command(lua_scripts.GIVE, where, (str(now + int(1000 * late_s)), *what)))
         for i, now in empty.items()
     }
-    requests = {i: Sent() for i in commands}
     if before is not None:  # else another process has taken it, and releases it
         before.add(requests)
-    rounds.servers.ask(
-        commands, Deadline.after(GRACE_S), lambda said: len(said) == len(commands), requests
-    )
+    rounds.servers.ask(requests, Deadline.after(GRACE_S), lambda said: len(said) == len(requests))
     if before is not None and own.take is not before:  # released meanwhile
-        rounds.undo_queue.add(commands, rounds.drop(name, uuid, "all", tombstone=True))
+        rounds.undo_queue.add(requests, rounds.drop(name, uuid, "all", tombstone=True))
 
 
 def _confirmed(
-    rounds: Rounds, views: LockViews, request: Push, push: int, answers: Mapping[int, Reply]
+    rounds: Rounds, request: Push, push: int, answers: Mapping[int, Reply]
 ) -> dict[str, str]:
     """Return the lock's fields as of this push, of one who has confirmed it; none: it is later."""
     having = [i for i, reply in answers.items() if reply.kind == "pushed"]
-    command = views.read_command(request.name, whole=True)
+    command = rounds.views.read_command(request.name, whole=True)
     result = rounds.once(having, command, Deadline.after(GRACE_S), lambda said: len(said) > 0)
     for uuid, fields in seen(result.answers):
         said = {field: decoded(value) for field, value in fields.items()}

@@ -92,12 +92,12 @@ from lockclient.stores.valkey.keys import (
     revision_of,
     token_of,
 )
+from lockclient.stores.valkey.lua_scripts import Reply
 from lockclient.stores.valkey.regrant import give_back
 from lockclient.stores.valkey.take import ExpectedHolder, TakeExecutor
-from lockclient.stores.valkey.voting.lock_view import LockViews
 from lockclient.stores.valkey.voting.quorum import count
 from lockclient.stores.valkey.voting.rounds import Rounds, own_lock
-from lockclient.stores.valkey.wire.connection import Command, Reply
+from lockclient.stores.valkey.wire.connection import Command
 
 _RETENTION_MS: Final = milliseconds(RECORD_RETENTION_S)
 
@@ -114,7 +114,7 @@ class ValkeyRequestExecutor:
         self._keys = rounds.keys
         self._quorum = rounds.quorum
         self._takes = TakeExecutor(rounds)
-        self._views = LockViews(rounds.keys, rounds.quorum)
+        self._views = rounds.views
 
     def do(self, request: Request, deadline: Deadline) -> Outcome:
         """Do a request.
@@ -168,7 +168,7 @@ class ValkeyRequestExecutor:
             own.unconfirmed_push = 0
         if quorum.agrees(answers, "pushed"):
             pushed = [int(reply.rest[0]) for reply in answers.values() if reply.kind == "pushed"]
-            give_back(self._rounds, self._views, request, max(pushed), answers)
+            give_back(self._rounds, request, max(pushed), answers)
             return Done(revision_of(uuid, max(pushed)))
         replies = (reply.rest[0] for reply in answers.values() if reply.kind == "moved")
         moved = [numbered(name, push) for push in replies]
@@ -206,7 +206,8 @@ class ValkeyRequestExecutor:
         if is_everywhere:
             rounds.undo_queue.add({*rounds.all} - answers.keys(), tombstone)
         elif take is not None:
-            for i, sent in take.requests.items():
+            for i in rounds.all:
+                sent = take.requests.get(i, ())
                 # After this answer a take may arrive yet, or a push give the vote back.
                 owed = [one for one in sent if one not in settled] if i in answers else sent
                 rounds.undo_queue.add_when_answered(i, owed, drop, tombstone)

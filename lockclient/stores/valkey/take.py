@@ -28,7 +28,8 @@ from lockclient.stores.valkey.keys import (
     token_of,
     written,
 )
-from lockclient.stores.valkey.voting.lock_view import LockViews, seen
+from lockclient.stores.valkey.lua_scripts import Reply
+from lockclient.stores.valkey.voting.lock_view import seen
 from lockclient.stores.valkey.voting.quorum import GRANTED, count, decoded
 from lockclient.stores.valkey.voting.rounds import (
     MIN_ROUND_S,
@@ -39,7 +40,7 @@ from lockclient.stores.valkey.voting.rounds import (
     own_lock,
 )
 from lockclient.stores.valkey.wire.broadcast import Round
-from lockclient.stores.valkey.wire.connection import Command, Reply
+from lockclient.stores.valkey.wire.connection import Command
 from lockclient.threads.backoff import Backoff
 from lockclient.threads.log_queue import get_logger
 
@@ -68,20 +69,6 @@ class StaleEntry(NamedTuple):
     uuid: str
     take: str
 
-    @classmethod
-    def of(cls, reply: Reply, longest: float) -> StaleEntry | None:
-        """Read who has a lock there; None: it may be in the middle of its take, or alive.
-
-        A key that expires after more than `longest` has a day besides its own time; of others it
-        is not known, and they expire by themselves.
-        """
-        if reply.kind != "held":
-            return None
-        uuid, take, expiry, left = reply.rest
-        lasts = int(expiry) if expiry.isdigit() else -1
-        own_time_over = lasts > longest and left < 1000 * LATE_REQUEST_S
-        return cls(decoded(uuid), decoded(take)) if lasts == 0 or own_time_over else None
-
 
 class TakeExecutor:
     """Takes locks.
@@ -94,7 +81,7 @@ class TakeExecutor:
         self._rounds = rounds
         self._keys = rounds.keys
         self._quorum = rounds.quorum
-        self._views = LockViews(rounds.keys, rounds.quorum)
+        self._views = rounds.views
         self._longest = float(milliseconds(drifted(rounds.location.longest)))
 
     def take(
@@ -104,10 +91,8 @@ class TakeExecutor:
         rounds, after = self._rounds, holder.auto_unlock_after
         if after is not None and after > rounds.location.longest:
             raise errors.silence_too_long(rounds.location, after)
-        round_s = rounds.servers.round_s
-        splits, undecided = 0, 0
-        split_pauses = Backoff(*(number * round_s for number in _SPLIT_PAUSES))
-        pauses, stale = Backoff(*ROUND_PAUSES_S), dict[int, StaleEntry]()
+        splits, undecided, stale = 0, 0, dict[int, StaleEntry]()
+        pauses, split_pauses = Backoff(*ROUND_PAUSES_S), Backoff(*_SPLIT_PAUSES)
         while True:
             if rounds.servers.closed:
                 raise closed(rounds.location)
@@ -120,7 +105,7 @@ class TakeExecutor:
                 splits += 1
                 if splits > _MAX_SPLITS or deadline.remaining() < MIN_ROUND_S or delivery.abandoned:
                     return Refused(None, 0)
-                time.sleep(split_pauses.next())
+                time.sleep(split_pauses.next() * rounds.servers.round_s)
                 continue
             undecided += 1
             if undecided > _MAX_SPLITS and (refused := self._may_hold(result.answers)) is not None:
@@ -136,7 +121,8 @@ class TakeExecutor:
         rounds, quorum, keys = self._rounds, self._quorum, self._keys
         name, uuid, after = holder.name, holder.uuid or "", holder.auto_unlock_after
         number, began = str(next(rounds.tries)), monotonic()
-        expiry = milliseconds(self._expiry(after))
+        lasts_s = rounds.location.longest if after is None else after
+        expiry = milliseconds(drifted(lasts_s) + LATE_REQUEST_S)
         command = Command(
             lua_scripts.TAKE,
             (keys.server, keys.lock(name), keys.tombstone(name, uuid)),
@@ -221,13 +207,20 @@ class TakeExecutor:
         return stale
 
     def _stale_entries(self, answers: Mapping[int, Reply]) -> dict[int, StaleEntry]:
-        entries = {i: StaleEntry.of(reply, self._longest) for i, reply in answers.items()}
-        return {i: entry for i, entry in entries.items() if entry is not None}
+        """Return by servers what may neither be in the middle of its take nor alive.
 
-    def _expiry(self, after: float | None) -> float:
-        if after is None:
-            return drifted(self._rounds.location.longest) + LATE_REQUEST_S
-        return drifted(after) + LATE_REQUEST_S
+        A key that expires after more than `longest` has a day besides its own time; of others it
+        is not known, and they expire by themselves.
+        """
+        stale: dict[int, StaleEntry] = {}
+        for i, reply in answers.items():
+            if reply.kind == "held":
+                uuid, take, expiry, left = reply.rest
+                lasts = int(expiry) if expiry.isdigit() else -1
+                own_time_over = lasts > self._longest and left < 1000 * LATE_REQUEST_S
+                if lasts == 0 or own_time_over:
+                    stale[i] = StaleEntry(decoded(uuid), decoded(take))
+        return stale
 
     def _persist(self, name: str, uuid: str, number: str, until: Deadline) -> bool:
         """Take the expiry off a lock that is never auto-unlocked."""

@@ -16,8 +16,9 @@ from lockclient.model.removal import Removal
 from lockclient.stores.outcomes import NotHolder
 from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.keys import KeyNames, holder_of, number_of
+from lockclient.stores.valkey.lua_scripts import Reply
 from lockclient.stores.valkey.voting.quorum import Quorum, count, decoded
-from lockclient.stores.valkey.wire.connection import Command, Reply
+from lockclient.stores.valkey.wire.connection import Command
 
 
 class LockViews:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from lockclient.stores.valkey.wire.connection import Reply
+from lockclient.stores.valkey.lua_scripts import Reply
 
 _UUID_CHARS = 40
 """Characters of a uuid in a sentence: ours have 36, another program's may be any text."""

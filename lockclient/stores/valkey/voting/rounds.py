@@ -13,10 +13,12 @@ from lockclient.stores.common.lifecycle import closed
 from lockclient.stores.requests import Delivery
 from lockclient.stores.valkey import errors, lua_scripts
 from lockclient.stores.valkey.keys import LATE_REQUEST_S, milliseconds
+from lockclient.stores.valkey.lua_scripts import Reply
+from lockclient.stores.valkey.voting.lock_view import LockViews
 from lockclient.stores.valkey.voting.quorum import Quorum
 from lockclient.stores.valkey.voting.undo_queue import UndoQueue, is_granted
 from lockclient.stores.valkey.wire.broadcast import Broadcast, Enough, Round
-from lockclient.stores.valkey.wire.connection import Command, Reply
+from lockclient.stores.valkey.wire.connection import Command
 from lockclient.stores.valkey.wire.server import Sent
 from lockclient.threads.backoff import Backoff
 
@@ -46,7 +48,7 @@ class SentTake:
 
     def settled(self) -> set[Sent]:
         """Return the requests that can't arrive any more."""
-        sent = itertools.chain.from_iterable(self.requests.values())
+        sent = itertools.chain(*self.requests.values())  # a push may add some meanwhile
         return {request for request in sent if request.answer and not request.unanswered}
 
 
@@ -83,6 +85,7 @@ class Rounds:
         self.location = servers.location
         self.all = servers.all
         self.quorum = Quorum(len(servers.endpoints))
+        self.views = LockViews(servers.keys, self.quorum)
         self.tries = itertools.count(1)  # a uuid is one process's: of one uuid they only grow
 
     def is_majority(self, answers: Mapping[int, Reply]) -> bool:
@@ -98,7 +101,7 @@ class Rounds:
     ) -> Round:
         """Ask these servers once, until `enough` have answered (all, unless that is given)."""
         return self.servers.ask(
-            dict.fromkeys(which, command),
+            {i: Sent(command) for i in which},
             until or Deadline.after(ROUND_TIMEOUT_S),
             enough or (lambda answers: len(answers) == len(which)),
         )

@@ -19,9 +19,10 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from lockclient.model.clocks import Deadline
+from lockclient.stores.valkey.lua_scripts import Reply
 from lockclient.stores.valkey.voting.quorum import GRANTED
 from lockclient.stores.valkey.wire.broadcast import Broadcast
-from lockclient.stores.valkey.wire.connection import Command, Reply
+from lockclient.stores.valkey.wire.connection import Command
 from lockclient.stores.valkey.wire.server import Sent
 from lockclient.threads import scheduler
 from lockclient.threads.log_queue import get_logger
@@ -29,22 +30,22 @@ from lockclient.threads.pool import WorkerPool
 
 log = get_logger(__name__)
 
-_RETRY_PAUSE_S, _MAX_RETRY_PAUSE_S, _MAX_REFUSED_PAUSE_S = 0.5, 2.0, 30.0
+_RETRY_PAUSE_S, _REFUSED_PAUSE_S = 1.0, 30.0
 """Seconds between two tries with a server that does not do it for now, and with one that refuses it
 for want of a right."""
-_MAX_REFUSALS: Final = 16
-"""Refusals after which the rest waits for the next try."""
+_MAX_POSTPONED: Final = 16
+"""Commands that were not done, after which the rest waits for the next try."""
 _TIMEOUT_S: Final = 1.0
 _MAX_PENDING: Final = 10_000
 """Of one server; each is less than a kilobyte."""
 
 
 class _Undo(NamedTuple):
-    """What undoes requests to a server, once all are answered or never will be."""
+    """What undoes requests to a server, once each was answered or never will be."""
 
-    requests: tuple[Sent, ...]
     drop: Command
     tombstone: Command
+    requests: tuple[Sent, ...] = ()
 
     def is_in_flight(self) -> bool:
         return any(request.answer is None for request in self.requests)
@@ -54,7 +55,7 @@ class _Undo(NamedTuple):
         any more. One that was refused, or not sent, needs nothing."""
         if any(request.unanswered for request in self.requests):
             return self.tombstone
-        return self.drop if any(map(is_granted, self.requests)) else None
+        return self.drop if not self.requests or any(map(is_granted, self.requests)) else None
 
 
 class UndoQueue:
@@ -66,38 +67,37 @@ class UndoQueue:
 
     def __init__(self, servers: Broadcast) -> None:
         self._servers = servers
-        self._pending: list[OrderedDict[Command | _Undo, None]]
-        self._pending = [OrderedDict() for _ in servers.all]
+        self._pending: list[OrderedDict[_Undo, None]] = [OrderedDict() for _ in servers.all]
         self._running: set[int] = set()
         self._overflowed: set[int] = set()
-        self._pauses_s = [_RETRY_PAUSE_S] * len(servers.all)
         self._workers = WorkerPool("undo", len(servers.all))
 
-    def add(self, which: Iterable[int], command: Command | _Undo) -> None:
+    def add(self, which: Iterable[int], command: Command) -> None:
         """Have this done by these servers, as soon as they can be reached."""
         for i in which:
-            pending = self._pending[i]
-            pending[command] = None
-            if len(pending) > _MAX_PENDING:
-                pending.popitem(last=False)
-                if i not in self._overflowed:
-                    self._overflowed.add(i)
-                    log.warning(
-                        "%s: more than %d pending deletions; the oldest were dropped. Their keys "
-                        "expire by themselves.",
-                        *(self._servers.endpoints[i], _MAX_PENDING),
-                    )
-            self.run(i)
+            self._add(i, _Undo(command, command))
 
     def add_when_answered(
         self, i: int, requests: Sequence[Sent], drop: Command, tombstone: Command
     ) -> None:
-        """Have requests to a server undone when all are answered, or never will be."""
-        undo = _Undo(tuple(requests), drop, tombstone)
-        if undo.is_in_flight():
-            self.add({i}, undo)
-        elif (command := undo.command()) is not None:
-            self.add({i}, command)
+        """Have requests to a server undone when each was answered, or never will be."""
+        undo = _Undo(drop, tombstone, tuple(requests))
+        if requests and (undo.is_in_flight() or undo.command()):
+            self._add(i, undo)
+
+    def _add(self, i: int, undo: _Undo) -> None:
+        pending = self._pending[i]
+        pending[undo] = None
+        if len(pending) > _MAX_PENDING:
+            pending.popitem(last=False)
+            if i not in self._overflowed:
+                self._overflowed.add(i)
+                log.warning(
+                    "%s: more than %d pending deletions; the oldest were dropped. Their keys "
+                    "expire by themselves.",
+                    *(self._servers.endpoints[i], _MAX_PENDING),
+                )
+        self.run(i)
 
     def run(self, i: int) -> None:
         """Begin with a server's queue, unless that is under way: also as a server comes back, or
@@ -107,33 +107,25 @@ class UndoQueue:
             self._workers.submit(partial(self._run, i))
 
     def _run(self, i: int) -> None:
-        pending, refused, done = self._pending[i], 0, False
-        most = _MAX_RETRY_PAUSE_S
+        pending, postponed, pause = self._pending[i], 0, _RETRY_PAUSE_S
         try:
-            while len(pending) > refused < _MAX_REFUSALS and self._servers.reachable(i):
-                entry, _ = pending.popitem(last=False)  # atomic: `add` runs meanwhile
-                if isinstance(entry, _Undo) and entry.is_in_flight():
-                    pending[entry] = None
-                    refused += 1
+            while len(pending) > postponed < _MAX_POSTPONED and self._servers.reachable(i):
+                undo, _ = pending.popitem(last=False)  # atomic: `_add` runs meanwhile
+                if undo.is_in_flight():
+                    failure = None
+                elif (command := undo.command()) is None:
                     continue
-                command = entry.command() if isinstance(entry, _Undo) else entry
-                if command is None:
-                    continue
-                result = self._servers.ask({i: command}, Deadline.after(_TIMEOUT_S), bool)
-                failure = result.failures.get(i)
-                if i in result.answers or (failure is not None and failure.foreign_key):
-                    done = True
-                    continue
-                pending[command] = None  # at the end: what is refused holds up nothing behind it
-                refused += 1
+                else:
+                    result = self._servers.ask({i: Sent(command)}, Deadline.after(_TIMEOUT_S), bool)
+                    failure = result.failures.get(i)
+                    if failure is None or failure.foreign_key:
+                        continue
+                pending[undo] = None  # at the end: it holds up nothing behind it
+                postponed += 1
                 if failure is not None and failure.permanent:
-                    most = _MAX_REFUSED_PAUSE_S
-                if i in result.silent:
-                    break
+                    pause = _REFUSED_PAUSE_S
         finally:
             self._running.discard(i)
-            pause = _RETRY_PAUSE_S if done else min(2 * self._pauses_s[i], most)
-            self._pauses_s[i] = pause
             if pending and not self._servers.closed:  # out of reach, it goes on as it comes back
                 scheduler.shared.after(pause, partial(self.run, i))
 

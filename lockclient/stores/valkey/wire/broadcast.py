@@ -22,12 +22,11 @@ from lockclient.stores.valkey import errors
 from lockclient.stores.valkey.errors import VoteFailure
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.location import ValkeyLocation
+from lockclient.stores.valkey.lua_scripts import Reply
 from lockclient.stores.valkey.wire.connection import (
     ANSWER_TIMEOUT_S,
     NOTHING_VOUCHED,
-    Command,
     Connection,
-    Reply,
     ServerUnusable,
     Vouched,
 )
@@ -55,15 +54,12 @@ class Round:
         sent: what becomes of each server's request.
     """
 
-    def __init__(
-        self, servers: list[Server], commands: Mapping[int, Command], sent: Mapping[int, Sent]
-    ) -> None:
+    def __init__(self, servers: list[Server], sent: Mapping[int, Sent]) -> None:
         self.answers: dict[int, Reply] = {}
         self.silent: set[int] = set()
         self.failures: dict[int, VoteFailure] = {}
         self.sent = sent
         self._servers = servers
-        self._commands = commands
         self._run_ids: dict[str, int] = {}
         self._poll = select.poll()
         self._awaited: dict[int, tuple[int, Connection]] = {}  # by file descriptors
@@ -82,12 +78,13 @@ class Round:
             if self._wakeup is not None:
                 self._wakeup.close()
         while self._connecting:
-            self._end(self._connecting.pop(), errors.NO_CONNECTION)
+            i = self._connecting.pop()
+            self._end(i, self._servers[i].failure or errors.NO_CONNECTION)
         limit = Deadline(began + ANSWER_TIMEOUT_S)
         for i, connection in self._awaited.values():
             self.silent.add(i)
             self.failures[i] = errors.NO_ANSWER
-            self._servers[i].read_late(self._commands[i], connection, self.sent[i], limit)
+            self._servers[i].read_late(self.sent[i], connection, limit)
 
     def _gather(self, began: float, until: Deadline, enough: Enough) -> None:
         """Take all answers until there are enough, or nobody is left who could give one."""
@@ -99,7 +96,7 @@ class Round:
             for fd, _ in events:
                 if fd in self._awaited:
                     i, connection = self._awaited[fd]
-                    self._servers[i].read(self._commands[i], connection, self.sent[i], None)
+                    self._servers[i].read(self.sent[i], connection, None)
                     if self.sent[i].answer is not None:
                         self._poll.unregister(fd)
                         del self._awaited[fd]
@@ -126,9 +123,9 @@ class Round:
             self._end(i, VoteFailure("it is the same server as another one", permanent=True))
         else:
             try:
-                connection.send(self._commands[i], until)
+                connection.send(self.sent[i].command, until)
             except errors.Unanswered as error:
-                server.note_unanswered(connection, self.sent[i], error)
+                server.note_unanswered(self.sent[i], connection, error)
                 self._count(i)
             else:
                 fd = connection.fileno()
@@ -191,20 +188,12 @@ class Broadcast:
             Server(i, location, self.keys, owners, partial(on_news, i)) for i in self.all
         ]
 
-    def ask(
-        self,
-        commands: Mapping[int, Command],
-        until: Deadline,
-        enough: Enough,
-        sent: Mapping[int, Sent] | None = None,
-    ) -> Round:
+    def ask(self, requests: Mapping[int, Sent], until: Deadline, enough: Enough) -> Round:
         """Ask these servers at once, until `enough` have answered, or the deadline.
 
-        Those that are left then have a moment more: a healthy one's answer is on its way. With
-        `sent` the caller sees what becomes of each request before it is sent.
+        Those that are left then have a moment more: a healthy one's answer is on its way.
         """
-        requests = sent if sent is not None else {i: Sent() for i in commands}
-        asked, began = Round(self._servers, commands, requests), monotonic()
+        asked, began = Round(self._servers, requests), monotonic()
         asked.run(until, enough)
         self.round_s += (min(monotonic() - began, _MAX_ROUND_S) - self.round_s) / 16
         return asked

@@ -16,10 +16,10 @@ from valkey.retry import Retry
 
 from lockclient.model.clocks import Deadline
 from lockclient.stores.valkey import errors
-from lockclient.stores.valkey.keys import KeyNames, milliseconds, number_of
+from lockclient.stores.valkey.keys import KeyNames, milliseconds
 from lockclient.stores.valkey.location import ValkeyLocation
-from lockclient.stores.valkey.lua_scripts import SETTLE, Script
-from lockclient.stores.valkey.plain_reads import Answer, Exchange, has_plain, transactions
+from lockclient.stores.valkey.lua_scripts import SETTLE, Reply, Script
+from lockclient.stores.valkey.plain_reads import Exchange, has_plain, transactions
 
 CONNECT_TIMEOUT_S = 1.0
 """Seconds that all addresses of a server's name have together to accept a connection, and seconds
@@ -38,21 +38,11 @@ _MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 
 
 class Command(NamedTuple):
-    """What is asked of a server: a script, or a plain command, with its keys and arguments."""
+    """What is asked of a server: a script with its keys and arguments."""
 
     script: Script
     keys: tuple[str, ...]
     args: tuple[str, ...]
-
-
-class Reply(NamedTuple):
-    """What a script answered: a word, and what follows it; of a plain command, that it is done."""
-
-    kind: str
-    rest: list[Any]
-
-
-DONE: Final[Answer] = ("done", [])
 
 
 class Vouched(NamedTuple):
@@ -172,37 +162,27 @@ class Connection(valkey.connection.Connection):
             *("" if vouched.kept is None else str(int(vouched.kept)), str(int(vouched.idle))),
             milliseconds(self.location.longest),
         )
+        settle = Command(SETTLE, (keys.server,), args)
         try:
-            until = Deadline.after(CONNECT_TIMEOUT_S)
-            self.send(Command(SETTLE, (keys.server,), args), until)
-            answer = self.read(until)
-            assert answer is not None  # there is a deadline
+            answer = self._ask(settle)
         except errors.ErrorReply as error:
             if not errors.may_run_no_script(error) or vouched != NOTHING_VOUCHED:
                 raise
-            answer = self._look(keys, info.get("master_replid2", "").strip("0"))
+            self.is_reader = True
+            answer = self._ask(settle)
         if answer.kind == "terms":
             raise ServerUnusable(errors.config_mismatch(answer.rest[0], self.location))
+        if answer.kind in ("empty", "another"):
+            raise ServerUnusable(errors.VoteFailure(errors.UNSETTLED))
         self.quarantine_s = int(answer.rest[0]) / 1000
         self.durable = answer.rest[1] == b"1"
 
-    def _look(self, keys: KeyNames, past: str) -> Reply:
-        """Read what another client has settled with this server, as one who may change nothing.
-
-        Without a script, and by two commands: between these the note may only change in that the
-        server votes later or sooner, and whatever is read asks for that again.
-        """
-        self.is_reader = True
-        run, terms, at, kept, replid2 = self.command(
-            "HMGET", keys.server, "run", "terms", "votes_at", "kept", "replid2"
-        )
-        if run is not None and terms != self.terms.encode():
-            return Reply("terms", [terms or b""])
-        if run != self.run_id.encode() or past not in ("", (replid2 or b"").decode().strip("0")):
-            raise ServerUnusable(errors.VoteFailure(errors.UNSETTLED))
-        seconds, micros = map(int, self.command("TIME"))
-        now = 1000 * seconds + micros // 1000
-        return Reply("settled", [max(0, number_of(at or b"", 15) - now), kept])
+    def _ask(self, command: Command) -> Reply:
+        until = Deadline.after(CONNECT_TIMEOUT_S)
+        self.send(command, until)
+        reply = self.read(until)
+        assert reply is not None  # there is a deadline
+        return reply
 
     # ------------------------------------------------------------ asking
 
@@ -256,15 +236,13 @@ class Connection(valkey.connection.Connection):
             try:
                 following = self._exchange.send(self._answers)
             except StopIteration as end:
-                return Reply(*end.value)
+                reply: Reply = end.value
+                return reply
             self._send(following, until or Deadline.after(_MIN_SEND_S))
 
     def _script(self, script: Script, keys: tuple[str, ...], args: tuple[str, ...]) -> Exchange:
         """Send a script by its name. One that the server does not know is sent whole: a restart and
         `SCRIPT FLUSH` make it forget."""
-        if not script.sha:
-            errors.check(*(yield [(script.source, *keys, *args)]))
-            return DONE
         told = (self.run_id, self.terms) if script.votes else ()
         words = (str(len(keys)), *keys, *told, *args)
         (answer,) = yield [("EVALSHA", script.sha, *words)]
@@ -272,7 +250,7 @@ class Connection(valkey.connection.Connection):
             (answer,) = yield [("EVAL", script.source, *words)]
         errors.check(answer)
         kind, *rest = answer
-        return kind.decode(), rest
+        return Reply(kind.decode(), rest)
 
     def send_words(self, words: tuple[str, ...], until: Deadline) -> None:
         """Send a command, whose answer `command` or `receive` reads."""
@@ -280,7 +258,12 @@ class Connection(valkey.connection.Connection):
 
     def _send(self, commands: Sequence[tuple[str, ...]], until: Deadline) -> None:
         self._answers, self._unread = [], len(commands)
-        data, sock = b"".join(map(packed, commands)), self._sock
+        try:
+            data = b"".join(map(pack_command, commands))
+        except UnicodeEncodeError:  # a lone surrogate
+            encoded = ([word.encode(errors="replace") for word in words] for words in commands)
+            data = b"".join(map(pack_command, map(tuple, encoded)))
+        sock = self._sock
         assert sock is not None
         if len(data) > _MAX_SMALL_BYTES:
             sock.settimeout(max(_MIN_SEND_S, until.remaining()))
@@ -348,14 +331,6 @@ def connected(location: ValkeyLocation, endpoint: str) -> Connection:
     connection.location, connection.terms = location, location.terms
     connection.connect()
     return connection
-
-
-def packed(words: tuple[str, ...]) -> bytes:
-    """Return a command as it is sent."""
-    try:
-        return pack_command(words)
-    except UnicodeEncodeError:  # a lone surrogate
-        return pack_command(tuple(word.encode(errors="replace") for word in words))
 
 
 def _unusable(info: Mapping[str, str]) -> str:

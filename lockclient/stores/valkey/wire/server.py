@@ -20,11 +20,11 @@ from lockclient.stores.valkey import errors
 from lockclient.stores.valkey.errors import VoteFailure
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.location import ValkeyLocation
+from lockclient.stores.valkey.lua_scripts import Reply
 from lockclient.stores.valkey.wire.connection import (
     NOTHING_VOUCHED,
     Command,
     Connection,
-    Reply,
     ServerUnusable,
     Vouched,
     connected,
@@ -52,12 +52,14 @@ class Sent:
     """A request to one server.
 
     Attributes:
+        command: what is sent.
         answer: what came of it; None: nothing yet. Within 2 s of the sending there is one.
     """
 
-    __slots__ = ("answer",)
+    __slots__ = ("answer", "command")
 
-    def __init__(self) -> None:
+    def __init__(self, command: Command) -> None:
+        self.command = command
         self.answer: Answer | None = None
 
     @property
@@ -106,33 +108,29 @@ class Server:
 
     # ------------------------------------------------------------ asking
 
-    def read_late(
-        self, command: Command, connection: Connection, sent: Sent, until: Deadline
-    ) -> None:
+    def read_late(self, sent: Sent, connection: Connection, until: Deadline) -> None:
         """Have a worker wait for an answer that a round waits for no more."""
 
         def work() -> None:
-            self.read(command, connection, sent, until)
+            self.read(sent, connection, until)
             self._on_news()
 
         self.workers.submit(work)
 
-    def read(
-        self, command: Command, connection: Connection, sent: Sent, until: Deadline | None
-    ) -> None:
+    def read(self, sent: Sent, connection: Connection, until: Deadline | None) -> None:
         """Wait for the answer and note it. Without a deadline: note it if all of it has come."""
         try:
             reply = connection.read(until)
             if reply is None:
                 return
-            answer: Answer = self._judged(command, reply)
+            answer: Answer = self._judged(sent.command, reply)
         except errors.ErrorReply as error:
             answer = errors.classify(error)
         except errors.Unanswered as error:
-            self.note_unanswered(connection, sent, error)
+            self.note_unanswered(sent, connection, error)
             return
         except (AttributeError, LookupError, TypeError, ValueError):  # no server of ours says that
-            self.note_unanswered(connection, sent, InvalidResponse("of an unknown shape"))
+            self.note_unanswered(sent, connection, InvalidResponse("of an unknown shape"))
             return
         # One key that another program has, or that this user may not touch, is no reason to ask
         # the server nothing else.
@@ -142,7 +140,7 @@ class Server:
             self.give_back(connection)
         sent.answer = answer
 
-    def note_unanswered(self, connection: Connection, sent: Sent, error: Exception) -> None:
+    def note_unanswered(self, sent: Sent, connection: Connection, error: Exception) -> None:
         """Note that a connection broke, or that 2 s passed: what was sent by it may be done."""
         failure = errors.classify(error)._replace(unanswered=True)
         self.mark_failed(failure, connection)
@@ -155,13 +153,14 @@ class Server:
         if reply.kind in ("empty", "another") or seconds > 1.02 * self._location.longest:
             reason = "it was emptied, or is new to this keyspace"
             return VoteFailure(reason, by_connection=True)
-        if seconds or command.script.votes:  # what needs no vote tells nothing of it
-            self._note_quarantine(seconds)
         if seconds:
+            self._note_quarantine(seconds)
             reason = f"{QUARANTINE_REASON}: it votes in {seconds:.0f} s"
             return VoteFailure(reason, advice=errors.VOUCH_ADVICE)
         if reply.kind == "terms":
             return errors.config_mismatch(reply.rest[0], self._location)
+        if command.script.votes:  # what needs no vote tells nothing of it
+            self._quarantine_ends = None
         return reply
 
     # ------------------------------------------------------------ connections
@@ -300,8 +299,8 @@ class Server:
         return f"{QUARANTINE_REASON}; it votes from {votes_from} on"
 
     def close(self) -> None:
-        """Close all connections."""
-        self.closed = True
+        """Close all connections, and open none any more."""
+        self.closed, self.failure = True, errors.NO_CONNECTION
         self._close_idle()
         self.workers.close()
 

@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
+from lockclient.stores.valkey.lua_scripts import Reply
 from lockclient.stores.valkey.voting.quorum import Quorum
 from lockclient.stores.valkey.voting.scan_merge import recorded
-from lockclient.stores.valkey.wire.connection import Reply
 
 
 def answers(*kinds: str | None) -> dict[int, Reply]:
