@@ -62,7 +62,8 @@ class Round:
         self._servers = servers
         self._run_ids: dict[str, int] = {}
         self._poll = select.poll()
-        self._awaited: dict[int, tuple[int, Connection]] = {}  # by file descriptors
+        # By file descriptors: which server, by which connection, and when it was sent.
+        self._awaited: dict[int, tuple[int, Connection, float]] = {}
         self._connecting: set[int] = set()
         self._connected = deque[int]()
         self._wakeup: WakeUp | None = None
@@ -80,10 +81,10 @@ class Round:
         while self._connecting:
             i = self._connecting.pop()
             self._end(i, self._servers[i].failure or errors.NO_CONNECTION)
-        limit = Deadline(began + ANSWER_TIMEOUT_S)
-        for i, connection in self._awaited.values():
+        for i, connection, sent_at in self._awaited.values():
             self.silent.add(i)
             self.failures[i] = errors.NO_ANSWER
+            limit = Deadline(sent_at + ANSWER_TIMEOUT_S)
             self._servers[i].read_late(self.sent[i], connection, limit)
 
     def _gather(self, began: float, until: Deadline, enough: Enough) -> None:
@@ -95,7 +96,7 @@ class Round:
                 return
             for fd, _ in events:
                 if fd in self._awaited:
-                    i, connection = self._awaited[fd]
+                    i, connection, _ = self._awaited[fd]
                     self._servers[i].read(self.sent[i], connection, None)
                     if self.sent[i].answer is not None:
                         self._poll.unregister(fd)
@@ -129,7 +130,7 @@ class Round:
                 self._count(i)
             else:
                 fd = connection.fileno()
-                self._awaited[fd] = i, connection
+                self._awaited[fd] = i, connection, monotonic()
                 self._poll.register(fd, select.POLLIN)
 
     def _end(self, i: int, failure: VoteFailure) -> None:
