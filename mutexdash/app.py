@@ -33,7 +33,7 @@ from mutexdash.security import guard
 from mutexdash.security.access import Access
 from mutexdash.security.proxy import mounted
 from mutexdash.web import api, exports, force_unlock, metrics, pages
-from mutexdash.web.context import Dashboard, attach, dashboard
+from mutexdash.web.context import Dashboard, Unlocks, attach, dashboard
 from mutexdash.web.respond import compress
 from mutexdash.web.trace_link import trace_link
 from mutexdash.web.urls import LockName
@@ -139,8 +139,10 @@ def create_app(
     app.url_map.converters["lock"] = LockName
     registry = CollectorRegistry()
     registry.register(ComputedCollector(lambda: metrics.lock_gauges(live, store)))
-    attach(app, Dashboard(live, store, registry, url, _build(Path(app.root_path), label)))
-    guard.protect(app, access, ticks)
+    unlocks = Unlocks(registry, access.unlocks_a_minute, ticks)
+    build = _build(Path(app.root_path), label)
+    attach(app, Dashboard(live, store, registry, url, build, unlocks))
+    guard.protect(app, access)
     app.after_request(compress)
     for part in (pages, api, exports, metrics, force_unlock):
         app.register_blueprint(part.blueprint)
@@ -151,7 +153,6 @@ def create_app(
     }
     app.context_processor(lambda: links | {"label": label})
     metrics.install(app, registry)
-    force_unlock.install(app, registry)
     app.after_request(_say_how_old)
     app.wsgi_app = mounted(app.wsgi_app, access)  # type: ignore[method-assign]  # as Flask has it
     app.register_error_handler(HTTPException, _explain)

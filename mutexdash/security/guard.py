@@ -8,19 +8,14 @@ but `static/`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from hashlib import blake2b
-from typing import Any, cast
 from urllib.parse import urlsplit
 
-from flask import Flask, Response, abort, current_app, g, request
-from werkzeug.exceptions import TooManyRequests
+from flask import Flask, Response, abort, g, request
 
 from lockclient.service.request_filter import foreign_host, is_from_another_site
 from lockclient.text.url import is_loopback
 from mutexdash.security.access import Access, Viewer
 from mutexdash.security.login import ASKED_HOST, Basic
-from mutexdash.security.rate_limit import RateLimits
 
 _CSP = "; ".join(
     (
@@ -52,22 +47,11 @@ _OPEN_TO_ALL = frozenset({"static", "machines.healthz", "machines.readyz", "mach
 _PORTS = {"http": 80, "https": 443}
 
 
-def protect(app: Flask, access: Access, ticks: Callable[[], float]) -> None:
-    """Put the doors in front of the application, and the headers on its answers.
-
-    Args:
-        ticks: the monotonic clock, by which force-unlocks are limited.
-    """
-    doors = app.extensions["mutexdash-guard"] = Guard(access, ticks)
-    for door in (doors.check_host, doors.check_site, doors.find_viewer, doors.check_write):
-        app.before_request(door)
+def protect(app: Flask, access: Access) -> None:
+    """Have every request checked, and put the headers on its answer."""
+    app.before_request(Guard(access).admit)
     app.after_request(_add_headers)
-    app.context_processor(doors.template_context)
-
-
-def guard() -> Guard:
-    """Return the doors of the current application."""
-    return cast(Guard, current_app.extensions["mutexdash-guard"])
+    app.context_processor(lambda: {"viewer": viewer()})
 
 
 def viewer() -> Viewer:
@@ -77,13 +61,40 @@ def viewer() -> Viewer:
 
 
 class Guard:
-    """The doors of one application."""
+    """The rules about who may ask for what, of one application."""
 
-    def __init__(self, access: Access, ticks: Callable[[], float]) -> None:
+    def __init__(self, access: Access) -> None:
         self._access = access
-        self._unlocks = RateLimits(ticks)
 
-    def check_host(self) -> None:
+    def admit(self) -> None:
+        """Refuse a request, or note who sends it; called before each, in the request's thread.
+
+        Probes are open to all. A page of another site is refused before any work that it could
+        measure.
+        """
+        if request.endpoint in _OPEN_TO_ALL and request.method in _READS:
+            return
+        access = self._access
+        if access.local_only or access.hosts:
+            self._check_host()
+        if is_from_another_site(request.environ):
+            abort(
+                403,
+                "A page of another site asked for this. Open the dashboard in a tab of its own.",
+            )
+        user = access.login.user(request)
+        in_clear = (
+            isinstance(access.login, Basic)
+            and not request.is_secure
+            and not is_loopback(request.remote_addr or "")
+        )
+        may = access.allow_force_unlock
+        why_not = "This dashboard is read-only: it was started without --allow-force-unlock."
+        g.viewer = Viewer(user, may, "" if may else why_not, in_clear)
+        if request.method not in _READS and request.routing_exception is None:
+            _check_write()
+
+    def _check_host(self) -> None:
         """Refuse requests that were meant for another host.
 
         Else a web page from anywhere could have its own name resolve to this address and read, in
@@ -93,8 +104,6 @@ class Guard:
         up, or else the name that the proxy knows us by, which is mostly an address.
         """
         access = self._access
-        if not (access.local_only or access.hosts) or _is_open():
-            return
         own = is_loopback if access.local_only else _no_other
         header = request.environ.get("HTTP_HOST")
         wrong = foreign_host(header, access.hosts, own)
@@ -109,73 +118,29 @@ class Guard:
                 + ". (More names are given by --allowed-host.)",
             )
 
-    def check_site(self) -> None:
-        """Refuse what pages of other sites ask, before any work that they could measure."""
-        if not _is_open() and is_from_another_site(request.environ):
-            abort(
-                403,
-                "A page of another site asked for this. Open the dashboard in a tab of its own.",
-            )
 
-    def find_viewer(self) -> None:
-        """Find out who looks, or refuse."""
-        if _is_open():
-            return
-        login = self._access.login
-        user = login.user(request)
-        in_clear = (
-            isinstance(login, Basic)
-            and not request.is_secure
-            and not is_loopback(request.remote_addr or "")
-        )
-        may = self._access.allow_force_unlock
-        why_not = "This dashboard is read-only: it was started without --allow-force-unlock."
-        g.viewer = Viewer(user, may, "" if may else why_not, in_clear)
+def _check_write() -> None:
+    """Refuse a write unless the viewer may unlock and the request comes from our own pages.
 
-    def check_write(self) -> None:
-        """Refuse a write unless the viewer may unlock and the request comes from our own pages.
-
-        A browser sends the login along with a request that another site makes it send, but it says
-        where a POST comes from: in `Origin`, which a page cannot change. So a form without an
-        Origin of ours is refused; an old browser that sends none can't unlock. A program's JSON
-        may come without one: a browser asks for permission before it sends JSON from another site,
-        and this dashboard gives none.
-        """
-        if request.method in _READS or request.routing_exception is not None:
-            return
-        if not viewer().may_unlock:
-            abort(403, viewer().why_not)
-        wanted = _JSON if request.path.startswith("/api/") else _FORM
-        if request.mimetype != wanted:
-            abort(415, f"Send it as {wanted}, not as {request.mimetype or 'nothing'!r}.")
-        by_browser = "Origin" in request.headers or "Sec-Fetch-Site" in request.headers
-        if by_browser or wanted == _FORM:
-            _check_origin()
-        who = viewer().user or request.remote_addr or ""
-        limit = self._access.unlocks_a_minute
-        if not self._unlocks.hit(limit, who):
-            raise TooManyRequests(
-                f"There were {limit} force-unlocks of yours within a minute: nothing "
-                "was unlocked. Try again in a minute.",
-                retry_after=60,
-            )
-
-    def viewer_cache_key(self) -> str:
-        """Return a digest of the viewer's name and rights, by which pages differ."""
-        return blake2b(repr(viewer()).encode(), digest_size=4).hexdigest()
-
-    def template_context(self) -> dict[str, Any]:
-        """Return the viewer, for templates."""
-        return {"viewer": viewer()}
+    A browser sends the login along with a request that another site makes it send, but it says
+    where a POST comes from: in `Origin`, which a page cannot change. So a form without an Origin of
+    ours is refused; an old browser that sends none can't unlock. A program's JSON may come without
+    one: a browser asks for permission before it sends JSON from another site, and this dashboard
+    gives none.
+    """
+    if not viewer().may_unlock:
+        abort(403, viewer().why_not)
+    wanted = _JSON if request.path.startswith("/api/") else _FORM
+    if request.mimetype != wanted:
+        abort(415, f"Send it as {wanted}, not as {request.mimetype or 'nothing'!r}.")
+    by_browser = "Origin" in request.headers or "Sec-Fetch-Site" in request.headers
+    if by_browser or wanted == _FORM:
+        _check_origin()
 
 
 def who_did_it() -> str:
     """Name who sends this request, for the record."""
     return viewer().user or f"somebody at {request.remote_addr}"
-
-
-def _is_open() -> bool:
-    return request.endpoint in _OPEN_TO_ALL and request.method in _READS
 
 
 def _check_origin() -> None:

@@ -63,7 +63,7 @@ class _Behind:
         peer = environ[PEER] = environ.get("REMOTE_ADDR", "")
         environ[ASKED_HOST] = environ.get("HTTP_HOST")
         app: Any = self._app
-        if peer in self._proxies:
+        if self._hops and peer in self._proxies:
             app = self._fixed
             if (crooked := self._crooked_header(environ)) is not None:
                 name = crooked.removeprefix("HTTP_").replace("_", "-").title()

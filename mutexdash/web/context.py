@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from secrets import token_hex
@@ -12,10 +13,14 @@ from flask import Flask, Response, abort, current_app, request
 from prometheus_client import CollectorRegistry
 
 from lockclient.model.lock_name import check_name
+from lockclient.service.metrics import counter_by_label
 from lockclient.stores.service_protocol import ServiceStore
 from mutexdash.data.live import Live, Moment
 from mutexdash.data.query import BadParameter
+from mutexdash.security.rate_limit import RateLimits
 
+RESULTS = DONE, CHANGED, FAILED, UNKNOWN = "done", "changed", "failed", "unknown"
+"""Results of a force-unlock."""
 _MAX_KEPT: Final = 64
 _MAX_KEPT_BYTES: Final = 256 * 1024
 """Answers of one second that are kept, and bytes of one."""
@@ -47,6 +52,21 @@ class Memo:
                 self._kept[key] = body, list(response.headers)
 
 
+class Unlocks:
+    """Counts force-unlocks by their results, and limits them to `most` a minute for each user."""
+
+    def __init__(self, registry: CollectorRegistry, most: int, ticks: Callable[[], float]) -> None:
+        self.most = most
+        self.done = RateLimits(ticks)
+        self.results = counter_by_label(
+            registry,
+            "mutexdash_force_unlocks",
+            "Force-unlocks attempted in this dashboard.",
+            "result",
+            RESULTS,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Dashboard:
     """One dashboard.
@@ -57,6 +77,7 @@ class Dashboard:
         registry: the metrics of this dashboard.
         url: the store's URL as people may see it, for the commands that pages propose.
         build: changes with templates and static files, so that no page of before is kept.
+        unlocks: counts and limits force-unlocks.
         memo: the answers that several viewers get.
         process: a random text in every ETag, because another process counts its versions from 0,
             too.
@@ -67,6 +88,7 @@ class Dashboard:
     registry: CollectorRegistry
     url: str
     build: str
+    unlocks: Unlocks
     memo: Memo = field(default_factory=Memo)
     process: str = field(default_factory=partial(token_hex, 8))
 

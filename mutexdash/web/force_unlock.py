@@ -1,6 +1,6 @@
 """Force-unlock, by a form and by JSON: all that can be changed through the dashboard.
 
-Every request comes here through `guard.Guard.check_write`.
+Every request comes here through `guard.Guard.admit`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from flask import Blueprint, Response, abort, current_app, jsonify, redirect, request
-from prometheus_client import CollectorRegistry
+from flask import Blueprint, Response, abort, jsonify, redirect, request
+from werkzeug.exceptions import TooManyRequests
 from werkzeug.wrappers import Response as BaseResponse
 
 from lockclient.errors import StoreError, StoreFull, StoreUnavailable
@@ -20,10 +20,9 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.removal import Removal
 from lockclient.overview.force_unlock import NO_RECORD, Changed, force_unlock
 from lockclient.service.logging_setup import log_fields
-from lockclient.service.metrics import counter_by_label
 from lockclient.text.escaping import apart, plain
 from mutexdash.security.guard import who_did_it
-from mutexdash.web.context import dashboard, name_asked_for
+from mutexdash.web.context import CHANGED, DONE, FAILED, UNKNOWN, dashboard, name_asked_for
 from mutexdash.web.urls import force_url, lock_url
 
 log = logging.getLogger(__name__)
@@ -33,18 +32,6 @@ blueprint = Blueprint("writes", __name__)
 _MAX_REASON_CHARS = 500
 _REQUEST_TIMEOUT_S = 3.0
 """Seconds for one force-unlock: there are few threads, and viewers behind this one."""
-_RESULTS = DONE, CHANGED, FAILED, UNKNOWN = "done", "changed", "failed", "unknown"
-
-
-def install(app: Any, registry: CollectorRegistry) -> None:
-    """Count what is done."""
-    app.extensions["mutexdash-force-unlocks"] = counter_by_label(
-        registry,
-        "mutexdash_force_unlocks",
-        "Force-unlocks attempted in this dashboard.",
-        "result",
-        _RESULTS,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +122,13 @@ def _unlock(name: str, asked: _Request) -> Removal:
             f"lock's name is {name!r}.",
         )
     board = dashboard()
-    counts = current_app.extensions["mutexdash-force-unlocks"]
+    unlocks, who = board.unlocks, who_did_it()
+    if unlocks.done.full(unlocks.most, who):
+        raise TooManyRequests(
+            f"There were {unlocks.most} force-unlocks of yours within a minute: nothing "
+            "was unlocked. Try again in a minute.",
+            retry_after=60,
+        )
     moment = board.moment()
     if moment.away_since is not None:
         why = (
@@ -144,27 +137,28 @@ def _unlock(name: str, asked: _Request) -> Removal:
             else "the dashboard is out of date"
         )
         abort(503, f"Nothing was unlocked: {why}. Try again in a moment.")
-    by, deadline = who_did_it(), Deadline.after(_REQUEST_TIMEOUT_S)
+    deadline = Deadline.after(_REQUEST_TIMEOUT_S)
     try:
         removal = force_unlock(
-            *(board.store, name, asked.uuid, by, asked.reason, deadline),
+            *(board.store, name, asked.uuid, who, asked.reason, deadline),
             unrecorded=asked.unrecorded,
         )
     except Changed as error:
-        counts.labels(CHANGED).inc()
+        unlocks.results.labels(CHANGED).inc()
         abort(409, str(error))
     except StoreFull:
-        counts.labels(FAILED).inc()
+        unlocks.results.labels(FAILED).inc()
         raise
     except (StoreUnavailable, StoreError) as error:
-        counts.labels(UNKNOWN if error.unknown else FAILED).inc()
+        unlocks.results.labels(UNKNOWN if error.unknown else FAILED).inc()
         if error.unknown:
             abort(503, f"It is unknown whether it was unlocked: look at the lock again. {error}")
         abort(502, f"Nothing was unlocked: {error}")
-    counts.labels(DONE).inc()
+    unlocks.results.labels(DONE).inc()
+    unlocks.done.hit(unlocks.most, who)
     log.warning(
         "%s force-unlocked %r: %r.",
-        by,
+        who,
         name,
         asked.reason,
         extra=log_fields("force-unlocked", removal.holder, removal),
