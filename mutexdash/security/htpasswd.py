@@ -15,6 +15,8 @@ from pathlib import Path
 
 import bcrypt
 
+from lockclient.service.outage import Outage
+
 log = logging.getLogger(__name__)
 
 # Of the last character of the salt only two bits count: bcrypt refuses one that has others.
@@ -52,6 +54,7 @@ class Passwords:
         if not self._hashes:
             raise BadFile(faults[0])
         _log_faults(faults)
+        self._outage = Outage(log, f"The password file {path} can be used again.")
         # A page polls every two seconds and bcrypt is slow on purpose: what was right is
         # remembered, not in the clear, as long as the user's line in the file stays the same, and
         # for the place from which it came.
@@ -106,8 +109,11 @@ class Passwords:
                 self._version = version
                 self._hashes, faults = _read(self._path)
                 _log_faults(faults)
-                if not self._hashes:
-                    log.error("Nobody can log in until the password file %s is fixed.", self._path)
+                if self._hashes:
+                    self._outage.succeeded()
+                else:
+                    text = "Nobody can log in until the password file %s is fixed."
+                    self._outage.failed(text, self._path)
             return self._hashes.get(user)
 
 

@@ -359,6 +359,7 @@ def test_without_a_user_in_the_file_nobody_is_let_in_at_once(
         file.rmdir()
     file.write_bytes(b"# again\n" + good)
     assert ask(guarded, "bob", "x") == 200
+    assert caplog.messages[-1] == f"The password file {file} can be used again."
 
 
 def test_a_bad_line_is_nobodys_and_named_and_takes_no_other_with_it(
