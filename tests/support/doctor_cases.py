@@ -47,13 +47,14 @@ def _away(bench: Bench) -> Iterator[Settings]:
 
 @finds("The locks could not be read.")
 @finds("Run this again when etcd answers steadily.")
-def _reads_locks_alone(bench: Bench) -> Iterator[Settings]:
-    """Root, then a user who may read nothing else."""
+def _rights_on_locks_alone(bench: Bench) -> Iterator[Settings]:
+    """Root, then a user who has rights on nothing else."""
     bench.patch.setattr("lockclient.cli.operate.doctor.READ_ALL_TIMEOUT_S", 2.0)
     settings = bench.restarted("--bcrypt-cost=4")
     etcdctl, locks = etcdctl_of(bench.own), f"{settings.root}/locks"
     add_users(etcdctl, ann=())
-    etcdctl("--user=root:root", "role", "grant-permission", "ann", "read", f"{locks}/", f"{locks}0")
+    span = (f"{locks}/", f"{locks}0")
+    etcdctl("--user=root:root", "role", "grant-permission", "ann", "readwrite", *span)
     for user in ("root", "ann"):
         yield Settings((bench.own.endpoint,), settings.root, user=user, password=user)
 
