@@ -91,7 +91,7 @@ class AioChannels:
         keeps: bool = False,
     ) -> Any:
         """See `Channels.call`; for methods that are no streams, and `keeps`: for `KEEPING`."""
-        tries = Tries(self._failover, request, deadline, delivery)
+        tries = Tries(self._failover, deadline, delivery)
         turns = self._keeping if keeps else self._asking
         while True:
             async with turns.turn(deadline):

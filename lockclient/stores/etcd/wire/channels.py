@@ -132,7 +132,7 @@ class Channels:
             WireError: a member answered with an error that is an answer.
             StoreUnavailable: nobody answered by the deadline.
         """
-        tries = Tries(self.failover, request, deadline, delivery)
+        tries = Tries(self.failover, deadline, delivery)
         while True:
             member, timeout = tries.next()
             fork_safety.enter()

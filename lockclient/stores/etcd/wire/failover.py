@@ -14,7 +14,6 @@ from operator import attrgetter
 from typing import Any
 
 import grpc
-from google.protobuf.message import Message
 
 from lockclient.errors import StoreClosed, StoreError
 from lockclient.model.clocks import Deadline, monotonic
@@ -219,15 +218,11 @@ class Tries:
 
     __slots__ = (
         *("_answers", "_asked", "_deadline", "_failover", "_last", "_member", "_new_tokens"),
-        *("_refusing", "_renewed", "_request", "_rounds", "_delivery", "began_at", "metadata"),
-        "renew",
+        *("_refusing", "_renewed", "_rounds", "_delivery", "began_at", "metadata", "renew"),
     )
 
-    def __init__(
-        self, failover: Failover, request: Message, deadline: Deadline, delivery: Delivery | None
-    ) -> None:
+    def __init__(self, failover: Failover, deadline: Deadline, delivery: Delivery | None) -> None:
         self._failover = failover
-        self._request = request
         self._deadline = deadline
         self._rounds = 0
         self._asked: tuple[Endpoint, ...] = ()  # in this round

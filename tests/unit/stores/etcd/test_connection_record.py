@@ -15,7 +15,6 @@ import pytest
 from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.wire import failover
-from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.etcd3_client import Borrowed
 from lockclient.stores.etcd.wire.failover import MAX_REASONS, Connection, Failover, Tries
 from lockclient.stores.etcd.wire.rpc_methods import TXN
@@ -102,7 +101,7 @@ def test_the_log_says_why_an_outage_goes_on(
 
 def tries(failover: Failover, number: int) -> list[Tries]:
     """Return so many requests, each of which has been sent."""
-    sent = [Tries(failover, wire.Txn(), Deadline.after(60), None) for _ in range(number)]
+    sent = [Tries(failover, Deadline.after(60), None) for _ in range(number)]
     for request in sent:
         member, _ = request.next()
         request.metadata = member.metadata()
