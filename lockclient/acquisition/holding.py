@@ -219,7 +219,7 @@ class Holding:
     def _observed(self, first_gap: dict[str, bool], event: WatchEvent) -> None:
         """Called by the watch's threads: note the event; a background thread reads the lock.
 
-        A watch of two streams may report two gaps; the read after the first opens a new watch.
+        A watch may report several gaps; the read after the first opens a new watch.
         """
         if event.gap:
             needs_read = first_gap.pop("gap", False)
