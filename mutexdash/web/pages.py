@@ -53,7 +53,6 @@ from mutexdash.web.urls import (
     lock_url,
     removal_url,
     span_url,
-    unlock_url,
 )
 
 blueprint = Blueprint("pages", __name__)
@@ -264,7 +263,6 @@ def _common() -> dict[str, Any]:
         "no_record": NO_RECORD,
         "lock_url": lock_url,
         "force_url": force_url,
-        "unlock_url": unlock_url,
         "removal_url": removal_url,
         "host_url": host_url,
         "span_url": span_url,

@@ -11,7 +11,7 @@ from flask import request, url_for
 from werkzeug.routing import BaseConverter
 
 from lockclient.model.holder import Holder
-from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK, Removal
+from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK
 from lockclient.text.escaping import shown_name
 from mutexdash.data.query import Query
 from mutexdash.data.timeline import Span
@@ -22,15 +22,12 @@ def lock_url(name: str) -> str:
     return _named("pages.lock", name)
 
 
-def force_url(name: str, uuid: str) -> str:
-    """Return the address of the form that takes the lock from the holder `uuid`."""
+def force_url(name: str, uuid: str = "") -> str:
+    """Return the address of the form that takes the lock from the holder `uuid`; without that, the
+    address that the form is sent to."""
     address = _named("pages.force", name)
-    return f"{address}{'&' if '?' in address else '?'}{urlencode({'uuid': uuid})}"
-
-
-def unlock_url(name: str) -> str:
-    """Return the address that the form is sent to."""
-    return _named("pages.force", name)
+    between = "&" if "?" in address else "?"
+    return f"{address}{between}{urlencode({'uuid': uuid})}" if uuid else address
 
 
 def _named(endpoint: str, name: str) -> str:
@@ -39,12 +36,8 @@ def _named(endpoint: str, name: str) -> str:
     return url_for(endpoint, name=name)
 
 
-def removal_url(gone: Removal) -> str:
-    """Return the address of one removal's page."""
-    return _removal_url(gone.holder)
-
-
-def _removal_url(holder: Holder) -> str:
+def removal_url(holder: Holder) -> str:
+    """Return the address of the page about the removal of a holder."""
     parameters = urlencode({"name": holder.name, "uuid": holder.uuid or ""})
     return f"{url_for('pages.removal')}?{parameters}"
 
@@ -52,7 +45,7 @@ def _removal_url(holder: Holder) -> str:
 def span_url(span: Span) -> str:
     """Return the address of what says more about a span: the removal that ended it, or the lock."""
     if span.how in (AUTO_UNLOCK, FORCE_UNLOCK):
-        return _removal_url(span.holder)
+        return removal_url(span.holder)
     return lock_url(span.holder.name)
 
 
