@@ -36,6 +36,9 @@ MAX_URGENT = 40
 in two seconds."""
 MAX_PATIENT = 32
 """Threads for takes, waiters' polls and other work that may be late."""
+MAX_LEASE_REQUESTS = 8
+"""Threads for the leases and tokens of event loops: the first answer serves all that wait, and the
+more ask at once, the more are granted in vain."""
 MAX_CLEAN_UPS = 8
 """Threads for withdrawals in the background: a flood of them delays no heartbeat."""
 SIGNAL_CHECK_INTERVAL_S = 0.5
@@ -61,11 +64,13 @@ class Background:
         urgent: heartbeats, polls of held locks, and the requests of event loops that keep or end a
             lock.
         patient: takes of event loops, and waiters' polls.
+        leases: leases for the tickets of event loops.
     """
 
     def __init__(self, store: MutexStore) -> None:
         self.urgent = WorkerPool("urgent", MAX_URGENT)
         self.patient = WorkerPool("patient", MAX_PATIENT)
+        self.leases = WorkerPool("lease", MAX_LEASE_REQUESTS)
         self.tickets = TicketKeeper(store)
         self.overload = ""
         """The reason why no acquisition may begin; empty: one may."""
@@ -197,7 +202,7 @@ class Background:
         """Wake all waiters, which find the store closed; end all threads when they are done."""
         self.tickets.close()
         self.settle(patience)
-        for pool in (self.urgent, self.patient, self._cleaners, self._deputies):
+        for pool in (self.urgent, self.patient, self.leases, self._cleaners, self._deputies):
             pool.close()
 
 

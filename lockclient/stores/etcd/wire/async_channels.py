@@ -124,7 +124,7 @@ class AioChannels:
         if monotonic() > lease.usable_until:
             async with self._granting.turn(deadline):
                 if monotonic() > lease.usable_until:
-                    await by_thread(self._background.urgent.submit, lambda: lease.get(deadline))
+                    await by_thread(self._background.leases.submit, lambda: lease.get(deadline))
         return lease.id
 
     async def _send(
