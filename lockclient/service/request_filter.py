@@ -1,4 +1,4 @@
-"""Which requests a service answers at all, whoever sends them: the door of both services.
+"""The request filter of both services: refuses requests that a web page may have forged.
 
 A browser is the way in for strangers: it stands inside the network, and does for any web page what
 that page asks. Two of its ways are shut here, before any work is done for a request.

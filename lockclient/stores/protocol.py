@@ -143,7 +143,7 @@ class BackgroundWork(Protocol):
 
 
 class MutexStore(Protocol):
-    """What `ClusterMutex` needs."""
+    """The store of a `ClusterMutex`."""
 
     can: Capabilities
 
@@ -190,7 +190,7 @@ class MutexStore(Protocol):
 
 
 class AsyncMutexStore(MutexStore, Protocol):
-    """What `AsyncClusterMutex` needs besides."""
+    """The store of an `AsyncClusterMutex`."""
 
     async def send_async(self, request: Request, deadline: Deadline) -> Outcome:
         """Do what `send` does without blocking the event loop; cancelling it may leave it done."""

@@ -95,7 +95,7 @@ class Note(NamedTuple):
 
 
 class ServiceStore(AsyncMutexStore, Protocol):
-    """What the table, the services and the command need on top."""
+    """The store of the table, the services and the command."""
 
     # Not an attribute, which pyright lets no property be.
     @property

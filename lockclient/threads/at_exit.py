@@ -1,4 +1,4 @@
-"""What this library does as a process ends, in order and once.
+"""The library's clean-up at the end of a process: in order, each step once.
 
 `atexit` calls it. Forked children of `multiprocessing` run no `atexit` before Python 3.13: there a
 finalizer of `multiprocessing` calls it. No call may need a new thread: Python 3.12 starts none.

@@ -1,1 +1,1 @@
-"""What the pages show, computed from the table: rows, details, timeline, history."""
+"""The contents of the pages, computed from the table: rows, details, timeline, history."""

@@ -40,7 +40,7 @@ class Moment(NamedTuple):
 
     @property
     def state(self) -> str:
-        """How the store and we are: `here`, `away` or `silent`."""
+        """The state of the store: `here` (reachable), `away` (unreachable) or `silent`."""
         return "here" if self.away_since is None else "silent" if self.silent else "away"
 
     @property

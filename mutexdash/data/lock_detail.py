@@ -33,7 +33,7 @@ _REQUEST_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """What is known of the lock `name`.
+    """The details of the lock `name`.
 
     Attributes:
         holder: who has it, None if nobody; with its backtrace if `complete`.
@@ -60,7 +60,7 @@ class Detail:
 
     @property
     def complete(self) -> bool:
-        """Whether the store was asked, so that a backtrace that is not here does not exist."""
+        """True if the store was read, so that a missing backtrace does not exist."""
         return not self.trouble
 
 

@@ -51,7 +51,7 @@ class Query:
 
     @property
     def search(self) -> Search:
-        """What is searched for."""
+        """The text of the search."""
         return Search.read(self.text)
 
     def page_of(self, found: Sequence[Any]) -> Page:

@@ -55,12 +55,12 @@ class Span:
 
     @property
     def begun(self) -> bool:
-        """Whether it is known since when; else `start` is the begin of the axis."""
+        """True if the start is known; else `start` is the begin of the axis."""
         return self.holder.locked_at is not None
 
 
 class Wait(NamedTuple):
-    """Who waits since when, as a part of the axis, 0 to 1."""
+    """A waiter, with the start of its wait as a fraction of the axis, 0 to 1."""
 
     ticket: Ticket
     left: float
@@ -91,7 +91,7 @@ class Lanes:
 
     @property
     def vague(self) -> bool:
-        """Whether of any span it is not known since when."""
+        """True if the start of any span is unknown."""
         return not all(span.begun for lane in self.lanes for span in lane.spans)
 
 

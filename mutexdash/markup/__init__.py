@@ -1,1 +1,1 @@
-"""How hostile text becomes HTML: escaping, links, backtraces, commands to copy."""
+"""Hostile text as HTML: escaping, links, backtraces, commands to copy."""

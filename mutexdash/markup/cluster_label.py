@@ -13,7 +13,7 @@ _MAX_TITLE_CHARS: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class ClusterLabel:
-    """What a cluster is called, like `prod`, and its colour, one of `COLOURS`; empty: none."""
+    """A cluster's name, like `prod`, and its colour, one of `COLOURS`; empty: none."""
 
     title: str = ""
     colour: str = ""

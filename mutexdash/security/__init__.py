@@ -1,1 +1,1 @@
-"""Who may look and who may act: login, guard, proxies, flags."""
+"""Access control: login, guard, proxies, flags."""

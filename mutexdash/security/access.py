@@ -10,7 +10,7 @@ from mutexdash.security.networks import Networks
 
 @dataclass(frozen=True)
 class Access:
-    """Who may see and do what, and from where.
+    """The access rules of the dashboard.
 
     Attributes:
         login: how to find out who looks.
@@ -35,7 +35,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Who looks.
+    """The viewer of a page.
 
     Attributes:
         user: None where there is no login.

@@ -1,4 +1,4 @@
-"""What all views share: the dashboard of the application, and the name of a lock."""
+"""Shared by all views: the dashboard of the application, and the name of a lock."""
 
 from __future__ import annotations
 

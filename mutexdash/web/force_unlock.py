@@ -36,7 +36,7 @@ _REQUEST_TIMEOUT_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What a person asks for: `typed` is the name to confirm it, `uuid` the holder they saw.
+    """A person's request: `typed` is the confirming name, `uuid` the holder on the page.
 
     `unrecorded` says that the person was told that no record can be kept.
     """
@@ -140,7 +140,12 @@ def _unlock(name: str, asked: _Request) -> Removal:
     deadline = Deadline.after(_REQUEST_TIMEOUT_S)
     try:
         removal = force_unlock(
-            *(board.store, name, asked.uuid, who, asked.reason, deadline),
+            board.store,
+            name,
+            asked.uuid,
+            who,
+            asked.reason,
+            deadline,
             unrecorded=asked.unrecorded,
         )
     except Changed as error:

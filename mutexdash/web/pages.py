@@ -271,23 +271,25 @@ def _common() -> dict[str, Any]:
 
 
 for _filter in (
-    *(
-        visible,
-        plain,
-        duration,
-        roughly,
-        period,
-        utc,
-        fact_text,
-        apart,
-        iso,
-        alert_query,
-        lane_text,
-        span_text,
-        wait_text,
-        tick,
-    ),
-    *(linked, domain, remedies, runbook_sections, visits),
+    visible,
+    plain,
+    duration,
+    roughly,
+    period,
+    utc,
+    fact_text,
+    apart,
+    iso,
+    alert_query,
+    lane_text,
+    span_text,
+    wait_text,
+    tick,
+    linked,
+    domain,
+    remedies,
+    runbook_sections,
+    visits,
 ):
     blueprint.add_app_template_filter(_filter)
 blueprint.add_app_template_filter(read_backtrace, "frames")

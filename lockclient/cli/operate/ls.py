@@ -88,7 +88,7 @@ class ListView(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Which locks are asked for, and in which order."""
+    """The locks that were asked for, and their order."""
 
     includes: Callable[[Listed], bool]
     sort: str
@@ -275,7 +275,7 @@ def _redraw(table: Table, look: ViewAt) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    def picture() -> Group:
+    def draw() -> Group:
         now = time.time()
         seen = look(now)
         locks = seen.locks
@@ -290,10 +290,10 @@ def _redraw(table: Table, look: ViewAt) -> None:
 
     console = terminal_console()
     signal.signal(signal.SIGTERM, _end)  # the terminal is to be as it was
-    with Live(picture(), console=console, screen=True, auto_refresh=False) as live:
+    with Live(draw(), console=console, screen=True, auto_refresh=False) as live:
         while True:
             time.sleep(WATCH_INTERVAL_S)
-            live.update(picture(), refresh=True)
+            live.update(draw(), refresh=True)
 
 
 def _end(number: int, _frame: object) -> None:

@@ -73,7 +73,7 @@ class Etcd(StoreServer):
 
     @property
     def version(self) -> str:
-        """As the program tells it, which is asked each time."""
+        """The version that the program prints; each call runs it."""
         return etcd_version(self.binary)
 
     @property

@@ -1,1 +1,1 @@
-"""What stores share: lifecycle, background threads, polling instead of a watch."""
+"""Shared by the stores: lifecycle, background threads, polling instead of a watch."""

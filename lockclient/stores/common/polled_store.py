@@ -25,7 +25,7 @@ from lockclient.stores.service_protocol import Batch, Kind, Tickets, WaitQueue
 
 
 class RequestExecutor(Protocol):
-    """What does the requests of all acquisitions."""
+    """Executes the requests of all acquisitions."""
 
     def do(self, request: Request, deadline: Deadline) -> Outcome:
         """Do a request.

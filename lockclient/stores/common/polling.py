@@ -53,7 +53,7 @@ Key = tuple[Kind, str, str]
 
 
 class StoredItem(NamedTuple):
-    """What stands in the store under one name: a lock with all its subkeys, or one value.
+    """One item of the store: a lock with all its subkeys, or one value.
 
     Attributes:
         kind, name, part: as in `Change`; a lock has no part, since it has all of them.
@@ -71,12 +71,12 @@ class StoredItem(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """What it is known by."""
+        """The item's key."""
         return self.kind, self.name, self.part
 
 
 class KnownItem(NamedTuple):
-    """What is known of an item: the revision is that of the look that found it."""
+    """A known item; its revision is that of the poll that found it."""
 
     version: int
     revision: int
@@ -114,8 +114,8 @@ LIVE: Final[frozenset[Kind]] = frozenset(("locks", "withdrawn", "unlockers"))
 
 @dataclass(frozen=True, slots=True)
 class PollSnapshot:
-    """What was there at a look; `records` is what the source had told of by then, None: they are
-    not followed."""
+    """The items that one poll found; `records` are those reported until then; None: they are not
+    followed."""
 
     revision: int
     items: Mapping[Key, KnownItem]

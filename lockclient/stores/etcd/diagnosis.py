@@ -1,4 +1,4 @@
-"""What `clustermutex doctor` finds of a cluster: members, latency, rights."""
+"""The checks of `clustermutex doctor`: members, latency, rights."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from lockclient.stores.etcd.location import EtcdLocation
 
 
 class ErrorKind(Enum):
-    """What an error means for the request that got it."""
+    """The meaning of an error for its request."""
 
     NOT_SENT = auto()
     """No connection: the request can't have happened. Try elsewhere."""

@@ -45,7 +45,7 @@ class EtcdLocation(Servers):
 
     @property
     def secure(self) -> bool:
-        """Whether to talk TLS."""
+        """True if the connections use TLS."""
         return self.tls or self.cacert is not None or self.cert is not None
 
     @property

@@ -1,4 +1,4 @@
-"""What each member of a cluster says of itself: version, size, alarms, clock, who may ask.
+"""The state that each member reports: version, size, alarms, clock, open access.
 
 By gRPC, and by HTTP, which it speaks on its client port beside that.
 """

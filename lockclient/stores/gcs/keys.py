@@ -158,7 +158,7 @@ class ObjectState:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether it is neither a lock nor a tombstone."""
+        """True if the object is neither a lock nor a tombstone."""
         return self.uuid is None and self.tombstone_uuid is None
 
     def is_of(self, holder: Holder) -> bool:

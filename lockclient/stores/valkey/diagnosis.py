@@ -1,4 +1,4 @@
-"""What people ask and tell of the servers: how they do, and that they may vote."""
+"""The checks of `clustermutex doctor`, and `vouch`, which lets servers vote."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ Unanswered = (OSError, valkey_py.ConnectionError, valkey_py.TimeoutError, valkey
 
 
 class ErrorReply(valkey_py.ResponseError):
-    """What a server answers with that does not do it; with all that it says of it."""
+    """An error reply of a server, with its full text."""
 
 
 FAILED: Final = (ErrorReply, StoreError, *Unanswered)

@@ -56,7 +56,7 @@ _RETRY_S: Final = 3.0
 
 
 class _Read(NamedTuple):
-    """What is read of a folder's keys: their fields (none: they are no hashes), and how much."""
+    """A read of a folder's keys: the fields (none: the keys are no hashes), and the page size."""
 
     fields: tuple[str, ...]
     max_bytes: int

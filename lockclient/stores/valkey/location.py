@@ -60,14 +60,14 @@ class ValkeyLocation(Servers):
 
     @property
     def majority(self) -> int:
-        """How many servers must agree."""
+        """The number of servers that must agree."""
         return len(self.endpoints) // 2 + 1
 
     @property
     def terms(self) -> str:
-        """What all clients of this keyspace must have alike, as each server knows it.
+        """The settings that all clients of this keyspace must share; each server stores them.
 
-        How many servers there are, and not which: they may have other names in another network.
+        It has the number of servers, not their names, which may differ between networks.
         `keys` is the number of what stands in a server: clients before 2 wrote no index.
         """
         expire = " expire=1" if self.expire else ""

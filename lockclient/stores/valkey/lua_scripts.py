@@ -52,7 +52,7 @@ class Script(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What a script answered: a word, and what follows it."""
+    """A script's answer: a word and its values."""
 
     kind: str
     rest: list[Any]

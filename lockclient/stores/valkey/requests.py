@@ -158,7 +158,10 @@ class ValkeyRequestExecutor:
             lua_scripts.PUSH,
             (keys.server, keys.lock(name), keys.record(name, uuid)),
             (
-                *(uuid, str(known), str(number), format_stamp(alert_at)),
+                uuid,
+                str(known),
+                str(number),
+                format_stamp(alert_at),
                 "" if unlock_at is None else format_stamp(unlock_at),
             ),
         )
@@ -264,7 +267,10 @@ class ValkeyRequestExecutor:
 
         sent = Delivery()
         answers = self._rounds.until_enough(
-            *(command, deadline, enough, sent),
+            command,
+            deadline,
+            enough,
+            sent,
             early=lambda said: quorum.agrees(said, "dropped") or quorum.agrees(said, "moved"),
         )
         held = self._views.holder_named(uuid, answers)[1] == uuid

@@ -57,14 +57,14 @@ EXPIRED_TEXT: Final = "It expired: no heartbeat for its whole time, by the serve
 
 
 class ExpectedHolder(NamedTuple):
-    """Whose lock may be taken over, and at which push it was seen; empty: nobody's, at any."""
+    """The holder whose lock may be taken over, at the heartbeat that was seen; empty: none."""
 
     uuid: str = ""
     push: str = ""
 
 
 class StaleEntry(NamedTuple):
-    """What a server has of a try that has nothing to come: whose, and which."""
+    """An entry on a server that is left from a finished try."""
 
     uuid: str
     take: str

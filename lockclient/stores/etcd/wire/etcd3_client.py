@@ -11,7 +11,7 @@ from lockclient.stores.etcd.wire.rpc_methods import Metadata, Method, make_call
 
 
 class Borrowed(Connection):
-    """What is used of the client, and nothing else; it is never closed here.
+    """The parts of a borrowed client that this store uses; it never closes the client.
 
     Args:
         client: of the package `etcd3` (python-etcd3 or python3-etcd3).

@@ -83,7 +83,7 @@ def as_store_error() -> Iterator[None]:
 
 @dataclass(slots=True, eq=False)
 class Endpoint:
-    """What is known about one member of the cluster."""
+    """The state of one member of the cluster, as this process knows it."""
 
     endpoint: str
     cooling_until: float = 0.0
@@ -217,8 +217,20 @@ class Tries:
     """
 
     __slots__ = (
-        *("_answers", "_asked", "_deadline", "_failover", "_last", "_member", "_new_tokens"),
-        *("_refusing", "_renewed", "_rounds", "_delivery", "began_at", "metadata", "renew"),
+        "_answers",
+        "_asked",
+        "_deadline",
+        "_delivery",
+        "_failover",
+        "_last",
+        "_member",
+        "_new_tokens",
+        "_refusing",
+        "_renewed",
+        "_rounds",
+        "began_at",
+        "metadata",
+        "renew",
     )
 
     def __init__(self, failover: Failover, deadline: Deadline, delivery: Delivery | None) -> None:

@@ -147,7 +147,7 @@ Requests = Sequence[wire.WatchRequest]
 
 
 class OpenStream:
-    """What is asked and answered on one stream, without a lock.
+    """The requests and answers of one stream, without a lock.
 
     Three kinds of threads use it. gRPC's thread takes the requests from `requests`: it alone
     numbers watches. The reader of the stream calls `answered`. Any thread may call the others, also

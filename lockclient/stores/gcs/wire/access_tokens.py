@@ -50,8 +50,13 @@ ahead does so with each, and the bucket knows better."""
 FAILURE_RETENTION_S: Final = 1.0
 """Seconds for which a failed refresh is not tried again: whoever asks is told of that one."""
 _METADATA_SIGNS: Final = (
-    *("GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP"),
-    *("K_SERVICE", "CLOUD_RUN_JOB", "GAE_SERVICE", "KUBERNETES_SERVICE_HOST"),
+    "GCE_METADATA_HOST",
+    "GCE_METADATA_ROOT",
+    "GCE_METADATA_IP",
+    "K_SERVICE",
+    "CLOUD_RUN_JOB",
+    "GAE_SERVICE",
+    "KUBERNETES_SERVICE_HOST",
 )
 """Variables by which a program may count on a metadata server. Without any, on a machine that is
 none of Google's, one that does not answer means that there are no credentials."""
@@ -77,7 +82,7 @@ def checked_credentials(given: Any) -> Credentials | str | None:
 
 
 class AccessToken(NamedTuple):
-    """What goes with each request, and until when, on our monotonic clock."""
+    """A token for the requests, with its expiry on our monotonic clock."""
 
     headers: dict[str, str]
     refresh_at: float

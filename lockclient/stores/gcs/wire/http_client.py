@@ -67,7 +67,7 @@ class HttpRequest:
 
     @property
     def guarded(self) -> bool:
-        """Whether it is a write that names the version that it changes."""
+        """True for a write that compares the version that it changes."""
         return "ifGenerationMatch" in self.query
 
 

@@ -26,7 +26,7 @@ from lockclient.model.clocks import Deadline
 
 
 class HttpAnswer(NamedTuple):
-    """What the bucket answered."""
+    """An answer of the bucket."""
 
     status: int
     body: bytes

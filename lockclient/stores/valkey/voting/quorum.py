@@ -20,7 +20,7 @@ GRANTED = ("taken", "had")
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """How many servers there are, and how many of them must agree."""
+    """The number of servers, and of those that must agree."""
 
     servers: int
 

@@ -33,7 +33,7 @@ ROUND_PAUSES_S: Final = (0.02, 0.02, 0.3)
 
 
 class SentTake:
-    """What this process has sent to each server that may give one uuid a lock there."""
+    """The takes of one uuid that this process sent to each server and that may still arrive."""
 
     def __init__(self) -> None:
         self.requests: dict[int, tuple[Sent, ...]] = {}
@@ -53,7 +53,7 @@ class SentTake:
 
 
 class OwnLock:
-    """What this store remembers of one acquisition, in `Delivery.memory`.
+    """The store's memory of one acquisition, in `Delivery.memory`.
 
     Attributes:
         take: what was sent; None: nothing, or it is undone.
@@ -183,7 +183,10 @@ class Rounds:
             lua_scripts.DROP,
             (keys.lock(name), keys.tombstone(name, uuid), keys.record(name, uuid)),
             (
-                *(uuid, up_to, milliseconds(LATE_REQUEST_S) if tombstone else ""),
-                *(keys.channel(name), "1" if alone else ""),
+                uuid,
+                up_to,
+                milliseconds(LATE_REQUEST_S) if tombstone else "",
+                keys.channel(name),
+                "1" if alone else "",
             ),
         )

@@ -13,7 +13,7 @@ _MAX_DIGITS: Final = 15
 
 
 class ScannedKey(NamedTuple):
-    """What servers say of a key: how often it was written, and whose it is.
+    """A key as the servers report it: its write count and its holder.
 
     They say it as one text, `<number> <uuid>`. Of 20,000 locks on five servers nothing else is made
     than these texts, and they are only compared, as long as all say what they said before.

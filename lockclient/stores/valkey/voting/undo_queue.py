@@ -41,7 +41,7 @@ _MAX_PENDING: Final = 10_000
 
 
 class _Undo(NamedTuple):
-    """What undoes requests to a server, once each was answered or never will be."""
+    """A command that undoes requests to a server, after each was answered or never will be."""
 
     drop: Command
     tombstone: Command
@@ -95,7 +95,8 @@ class UndoQueue:
                 log.warning(
                     "%s: more than %d pending deletions; the oldest were dropped. Their keys "
                     "expire by themselves.",
-                    *(self._servers.endpoints[i], _MAX_PENDING),
+                    self._servers.endpoints[i],
+                    _MAX_PENDING,
                 )
         self.run(i)
 
@@ -146,7 +147,8 @@ class UndoQueue:
                 log.warning(
                     "%s: %d deletions were not confirmed before the store was closed; their keys "
                     "expire, or the next taker of the lock deletes them.",
-                    *(self._servers.endpoints[i], len(pending)),
+                    self._servers.endpoints[i],
+                    len(pending),
                 )
         self._workers.close()
 

@@ -38,7 +38,7 @@ _MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 
 
 class Command(NamedTuple):
-    """What is asked of a server: a script with its keys and arguments."""
+    """A request to a server: a script with its keys and arguments."""
 
     script: Script
     keys: tuple[str, ...]
@@ -46,7 +46,7 @@ class Command(NamedTuple):
 
 
 class Vouched(NamedTuple):
-    """What an operator says of a server as it is met.
+    """An operator's statements about a server.
 
     Attributes:
         idle: nobody holds a lock, so that it may vote at once.
@@ -158,8 +158,11 @@ class Connection(valkey.connection.Connection):
         self.version = f"Valkey {valkey}" if valkey else f"Redis {info.get('redis_version')}"
         aof = "1" if info.get("aof_enabled") == "1" else "0"
         args = (
-            *(self.run_id, self.terms, aof),
-            *("" if vouched.kept is None else str(int(vouched.kept)), str(int(vouched.idle))),
+            self.run_id,
+            self.terms,
+            aof,
+            "" if vouched.kept is None else str(int(vouched.kept)),
+            str(int(vouched.idle)),
             milliseconds(self.location.longest),
         )
         settle = Command(SETTLE, (keys.server,), args)

@@ -64,7 +64,7 @@ class Sent:
 
     @property
     def unanswered(self) -> bool:
-        """Whether it may be done yet, though nobody waits for its answer any more."""
+        """True if the command may still be executed although no caller waits for its answer."""
         return isinstance(self.answer, VoteFailure) and self.answer.unanswered
 
 
@@ -212,7 +212,8 @@ class Server:
             log.warning(
                 "%s may forget what it has answered, as nobody vouches that it keeps it "
                 "(clustermutex vouch --kept): after a restart it gives no locks for %.0f s.",
-                *(self.endpoint, self._location.longest),
+                self.endpoint,
+                self._location.longest,
             )
         self._note_quarantine(connection.quarantine_s)
         return connection
@@ -284,7 +285,7 @@ class Server:
 
     @property
     def may_forget(self) -> bool:
-        """Whether nobody vouches that the server, as it was last met, keeps what it answers."""
+        """True if the server may lose confirmed writes and no operator vouched for it."""
         return not self._durable
 
     def reason_without_vote(self) -> str:
