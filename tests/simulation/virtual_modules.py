@@ -25,6 +25,8 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+from greenlet import GreenletExit
+
 from lockclient.acquisition import holding
 from lockclient.model import clocks, process_identity
 from lockclient.stores.etcd import members
@@ -52,6 +54,8 @@ class Queue:
     def get(self, timeout: float | None = None) -> Any:
         """Return the next one."""
         hub = Hub.current
+        if hub.over:  # a thread that always finds work would never wait, and so never end
+            raise GreenletExit
         until = math.inf if timeout is None else hub.now + timeout
         while not self._entries:
             if hub.now >= until:

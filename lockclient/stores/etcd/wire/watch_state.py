@@ -41,6 +41,8 @@ from lockclient.stores.etcd.wire import messages_pb2 as wire
 SILENCE_S = 1.0
 """Seconds without an answer after which a stream is to prove that it lives, and that it has for
 that: two such times, and another member, are less than the 3 s that are promised."""
+MIN_PAUSE_S = 0.001
+"""Seconds from one check of a silent stream to the next at least."""
 
 MAX_HELD_BYTES = 16 * 1024 * 1024
 """Bytes of one revision's events that are waited for."""
@@ -204,7 +206,8 @@ class OpenStream:
         if self._checked_at <= self.heard_at:
             quiet = now - self.heard_at
             if quiet < SILENCE_S:
-                return min(SILENCE_S - quiet, SILENCE_S)
+                # Not less: rounded, a shorter pause might end before `SILENCE_S` again and again.
+                return min(max(SILENCE_S - quiet, MIN_PAUSE_S), SILENCE_S)
         elif now - self._checked_at < 2 * SILENCE_S:  # later: this process was stopped meanwhile
             return None
         self._checked_at = now
