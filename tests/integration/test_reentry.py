@@ -11,7 +11,7 @@ from lockclient import Settings
 from tests.support.processes import run_to_end
 from tests.support.soak import soaking
 
-THREADS = {"MainThread", *(f"clustermutex-{kind}" for kind in ("timers", "push", "watch", "log"))}
+THREADS = {"MainThread", *(f"clustermutex-{kind}" for kind in ("timers", "urgent", "watch", "log"))}
 
 
 @pytest.mark.parametrize("every", [40, *soaking(1)])

@@ -11,7 +11,9 @@ import ssl
 from enum import Enum, auto
 from typing import Final
 
-import grpc
+import lockclient.stores.etcd.wire  # noqa: F401 - before gRPC, which it keeps from logging
+
+import grpc  # isort: skip
 
 from lockclient.errors import StoreError, StoreFull, StoreUnavailable
 from lockclient.stores.common.network_errors import ADVICE, Cause, Reason, reason_in, reason_of
