@@ -19,7 +19,7 @@ class Outage:
         self._ended = ended
         self._extra = extra
         self.is_on = False
-        """Whether the last attempt failed."""
+        """True if the last attempt failed."""
 
     def failed(self, text: str, *args: object, error: BaseException | None = None) -> None:
         """Log the first failure: as a warning, or with the traceback of an unforeseen `error`."""

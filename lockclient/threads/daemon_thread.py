@@ -8,6 +8,18 @@ from _thread import start_new_thread
 from collections import deque
 from collections.abc import Collection
 from contextlib import suppress
+from typing import Final
+
+SYNCHRONOUS_SIGNALS: Final = {
+    signal.SIGSEGV,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGTRAP,
+    signal.SIGABRT,
+    signal.SIGSYS,
+}
+"""Signals that a thread causes itself. Blocked, they end the process without `faulthandler`."""
 
 _program_mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
 """The signals that the program has blocked."""

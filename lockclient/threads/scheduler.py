@@ -25,11 +25,11 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Final, Protocol
+from typing import Protocol
 
 from lockclient.model.clocks import monotonic
 from lockclient.threads.at_exit import arm
-from lockclient.threads.daemon_thread import DaemonThread
+from lockclient.threads.daemon_thread import SYNCHRONOUS_SIGNALS, DaemonThread
 from lockclient.threads.log_queue import get_logger
 from lockclient.threads.reentry import mark_thread
 
@@ -42,17 +42,6 @@ RETRY_S = 1.0
 """Seconds after which a job that raised is run again."""
 MAX_SLEEP_S = 5.0
 """Seconds: a wait stands still while the machine is suspended, the jobs' clock does not."""
-
-_SYNCHRONOUS: Final = {
-    signal.SIGSEGV,
-    signal.SIGBUS,
-    signal.SIGFPE,
-    signal.SIGILL,
-    signal.SIGTRAP,
-    signal.SIGABRT,
-    signal.SIGSYS,
-}
-"""Signals that a thread causes itself. Blocked, they end the process without `faulthandler`."""
 
 
 class Undoing(Protocol):
@@ -144,7 +133,7 @@ class Scheduler(DaemonThread):
 
     def _begin(self) -> None:
         mark_thread()
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _SYNCHRONOUS)
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - SYNCHRONOUS_SIGNALS)
         arm()
 
     def _turn(self) -> None:

@@ -104,7 +104,7 @@ def test_filter_and_sort(held: MemoryStore, words: str, names: list[str]) -> Non
 
 
 class PolledStore(MemoryStore):
-    """What it shows was read five seconds ago, as between two polls."""
+    """A store whose contents were read five seconds ago, as between two polls."""
 
     can = Capabilities("A polled store", watch=False)
 

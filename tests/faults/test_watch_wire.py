@@ -1,4 +1,4 @@
-"""What watch streams rely on, and how often they are opened, seen from etcd's side of the wire."""
+"""The assumptions of watch streams, and how often they are opened, from etcd's side of the wire."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple, NoReturn
 
 from lockclient.cli.exit_status import SIGNALLED
-from lockclient.threads.daemon_thread import block_signals
+from lockclient.threads.daemon_thread import SYNCHRONOUS_SIGNALS, block_signals
 
 WAKE = signal.SIGRTMAX
 """Interrupts the main thread; not forwarded to a command."""
@@ -22,13 +22,7 @@ _KEYS = (signal.SIGINT, signal.SIGQUIT)
 """Signals of a terminal's keys (Ctrl-C, Ctrl-\\)."""
 _JOB_CONTROL = {signal.SIGTTIN, signal.SIGTTOU, signal.SIGTSTP, signal.SIGSTOP, signal.SIGCONT}
 _ERRORS = {
-    signal.SIGSEGV,
-    signal.SIGBUS,
-    signal.SIGFPE,
-    signal.SIGILL,
-    signal.SIGTRAP,
-    signal.SIGABRT,
-    signal.SIGSYS,
+    *SYNCHRONOUS_SIGNALS,
     signal.SIGPIPE,
     signal.SIGXFSZ,
 }

@@ -31,7 +31,7 @@ class GuardedObjects:
     deadline: Deadline
     delivery: Delivery = field(default_factory=Delivery)
     was_ambiguous: bool = False
-    """Whether an earlier request of the acquisition was not answered."""
+    """True if an earlier request of the acquisition was not answered."""
 
     def _ask(self, method: str, name: str, expected: tuple[int, ...], **how: Any) -> HttpAnswer:
         """Ask about an object."""

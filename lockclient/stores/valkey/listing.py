@@ -68,7 +68,8 @@ _READ: Final = {
     "removed": _Read((), MAX_RECORD),
 }
 _LIVE: Final = {"removed": "sum", "locks": "push", "unlockers": "number"}
-"""What a look asks of each key, see `LIST`; of records only a sum, which says when to read them.
+"""The fields that a poll reads of each key, see `LIST`; of records only a sum,
+which changes when they do and so says when to read them.
 
 The sum comes before locks. Else a lock that is removed in between is listed as held, so that its
 record is left out, and no later sum is another one.

@@ -51,7 +51,7 @@ class _Connection(Connection):
         channel = stubs.get(_CHANNEL)
         if channel is None:
             again = self.failing_since is not None
-            # Of several threads that make one at once the first one's is used.
+            # If several threads make one at once, the first one's is used.
             channel = stubs.setdefault(_CHANNEL, self._connect(again=again))
             self.made_at = monotonic()
         call = stubs[method.path] = make_call(channel, method)

@@ -66,7 +66,7 @@ class _Opened:
     stopped: str | None = None
     """Why we end it; empty: it is opened again at once, and that is no trouble."""
     renew: bool = False
-    """Whether it is to be opened by a new connection, on another member if there is one."""
+    """True: open the next one by a new connection, on another member if there is one."""
 
 
 class WatchStream:
@@ -89,9 +89,9 @@ class WatchStream:
         self._running = False
         self._closing = threading.Event()
         self.connected = False
-        """Whether the stream stands, as far as its answers tell."""
+        """True if the stream has answered since it was opened."""
         self.restarts = 0
-        """How often a stream that stood has broken, and was to be opened again."""
+        """The number of streams that had answered and then broke."""
         self._refused_at = self._believed_until = -math.inf
         self._warned = False
         fork_safety.add(self)

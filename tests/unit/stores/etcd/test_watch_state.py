@@ -35,7 +35,7 @@ class Client:
 
     def reopen(self) -> list[wire.WatchRequest]:
         """Go on by a new stream; return what begins there."""
-        self.stream = OpenStream(self.wanted, b"/root/", self.now)
+        self.stream = OpenStream(self.wanted, b"/below/", self.now)
         return self.sent()
 
     def sent(self) -> list[wire.WatchRequest]:
@@ -168,7 +168,7 @@ class TestSilence:
         assert client.sent() == []
         assert client.stream.check(client.now + SILENCE_S) == SILENCE_S
         create, cancel = client.sent()
-        assert create.create.key == b"/root/"
+        assert create.create.key == b"/below/"
         assert cancel.cancel.watch_id == create.create.watch_id
         # A process that was stopped can't tell whether the answer has come meanwhile.
         assert client.stream.check(client.now + 3600) == SILENCE_S
