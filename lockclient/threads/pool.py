@@ -97,7 +97,16 @@ class WorkerPool:
         mark_thread()
         set_program_mask()
         try:
-            while (work := self._next(timeout=IDLE_S)) is not None:
+            while True:
+                self._free.append(True)
+                try:
+                    work = self._todo.get(timeout=IDLE_S)
+                except Empty:
+                    return
+                finally:
+                    self._free.pop()
+                if work is None:
+                    return
                 if not (self._todo.empty() or self._free):
                     scheduler.shared.schedule(self._adding, 0)
                 try:
@@ -109,16 +118,6 @@ class WorkerPool:
             self._threads.discard(threading.current_thread())
             if not self._todo.empty():
                 scheduler.shared.schedule(self._adding, 0)
-
-    def _next(self, timeout: float) -> Work | None:
-        """Wait for work; return None if there is none, or if a thread is to end."""
-        self._free.append(True)
-        try:
-            return self._todo.get(timeout=timeout)
-        except Empty:
-            return None
-        finally:
-            self._free.pop()
 
 
 class Repeating:

@@ -134,8 +134,7 @@ def _itself(
             status = alone.call(STATUS, wire.Status(), Deadline.after(timeout))
         try:
             # Nobody has this name: where users are asked for, it is refused for that.
-            (member,) = alone.failover.members
-            authenticate = alone.connection(member, AUTHENTICATE).stub(AUTHENTICATE)
+            authenticate = alone.unary[endpoint].stub(AUTHENTICATE)
             authenticate(wire.Authenticate(), timeout=timeout)
         except grpc.RpcError as error:
             if diagnose(error) not in (ErrorKind.NOT_SENT, ErrorKind.UNKNOWN):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import unquote
@@ -59,19 +59,10 @@ class Plan(SimpleNamespace):  # made without a call of Python's, as two are in e
 
 def _take(keyspace: Keys, request: requests.Take) -> Plan:
     txn, keys, uuid = wire.Txn(), keyspace.keys_of(request.holder.name), request.holder.uuid or ""
-    prepared, holder = _prepared_take(keyspace, request.holder.name)
-    txn.CopyFrom(prepared)
+    _require_free(txn, keys)
     txn.compare.add(target=VERSION, key=keys.tombstone(uuid), version=0)
     _put_holder(txn.success, keys, request.holder)
-    return Plan(txn=txn, read=partial(_read_taken, uuid, holder))
-
-
-@lru_cache(maxsize=1024)
-def _prepared_take(keyspace: Keys, name: str) -> tuple[wire.Txn, _Reader]:
-    """Return the part that all takes of a name have in common, and what reads the holder."""
-    txn, keys = wire.Txn(), keyspace.keys_of(name)
-    _require_free(txn, keys)
-    return txn, _get(txn.failure, keys.uuid)
+    return Plan(txn=txn, read=partial(_read_taken, uuid, _get(txn.failure, keys.uuid)))
 
 
 def _take_or_queue(keyspace: Keys, request: requests.TakeOrQueue) -> Plan:
@@ -216,21 +207,12 @@ def _push(keyspace: Keys, request: requests.Push) -> Plan:
 
 
 def _unlock(keyspace: Keys, request: requests.Unlock) -> Plan:
+    # No put in either branch: an etcd that is out of space still deletes.
     txn, keys = wire.Txn(), keyspace.keys_of(request.name)
-    prepared, holder = _prepared_unlock(keyspace, request.name)
-    txn.CopyFrom(prepared)
     txn.compare.add(target=VALUE, key=keys.uuid, value=request.uuid.encode())
-    removal = _get(txn.failure, keys.removal(request.uuid))
-    return Plan(txn=txn, read=partial(_read_done, request.name, request.uuid, holder, removal))
-
-
-@lru_cache(maxsize=1024)
-def _prepared_unlock(keyspace: Keys, name: str) -> tuple[wire.Txn, _Reader]:
-    """Return the part that all unlocks of a name have in common, and what reads the holder."""
-    # No put in either branch: an etcd that is out of space must still let go of locks.
-    txn, keys = wire.Txn(), keyspace.keys_of(name)
     _delete(txn.success, *keys.lock)
-    return txn, _get(txn.failure, keys.uuid)
+    holder, removal = _get(txn.failure, keys.uuid), _get(txn.failure, keys.removal(request.uuid))
+    return Plan(txn=txn, read=partial(_read_done, request.name, request.uuid, holder, removal))
 
 
 def _read_done(

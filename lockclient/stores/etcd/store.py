@@ -25,8 +25,7 @@ from lockclient.stores.etcd.requests import PLANS, Plan, forgetting, writing_at
 from lockclient.stores.etcd.wire import fork_safety
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.async_channels import AioChannels
-from lockclient.stores.etcd.wire.channels import Channels
-from lockclient.stores.etcd.wire.etcd3_client import Borrowed, endpoint_of
+from lockclient.stores.etcd.wire.channels import Borrowed, Channels, endpoint_of
 from lockclient.stores.etcd.wire.failover import WireError, as_store_error
 from lockclient.stores.etcd.wire.rpc_methods import RANGE, TXN
 from lockclient.stores.etcd.wire.watch_state import Missed, News, Started, Watch

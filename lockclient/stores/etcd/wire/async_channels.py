@@ -34,7 +34,6 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.common.async_bridge import by_thread
 from lockclient.stores.common.background import Background
@@ -100,18 +99,10 @@ class AioChannels:
                     limit = Deadline.after(timeout)
                     tries.metadata = await self._metadata(member, limit)
                     answer = await self._send(member, method, request, limit, tries.metadata)
-                except grpc.RpcError as error:
+                except Exception as error:  # noqa: BLE001 - `failed` raises those that end the request
                     pause = tries.failed(error)
                     if tries.renew:
-                        self._renew(member, method, tries.began_at)
-                except ClusterMutexError:
-                    tries.refused()
-                    raise
-                except Exception as error:  # noqa: BLE001 - whatever it is, nobody has answered
-                    owner_closed = isinstance(error, ValueError) and self._threads.borrowed
-                    if self._failover.closed or owner_closed:
-                        raise tries.closed() from None
-                    pause = tries.broken(error)
+                        self._connection(member).renew(tries.began_at)
                 else:
                     self._failover.answers += 1
                     if self._failover.down_since is not None:
@@ -136,7 +127,7 @@ class AioChannels:
         metadata: Metadata | None = None,
     ) -> Any:
         """Return the answer to one try; keeps the connection until then."""
-        connection = self._connection(member, method)
+        connection = self._connection(member)
         stub = connection.stub(method)
         if not isinstance(connection, _Connection):
             stub = _awaitable(stub)
@@ -148,14 +139,14 @@ class AioChannels:
         connection.failing_since = None
         return answer
 
-    def _connection(self, member: Endpoint, method: Method) -> Connection:
+    def _connection(self, member: Endpoint) -> Connection:
         if self._by_threads:
-            return self._threads.connection(member, method)
+            return self._threads.unary[member.endpoint]
         connection = self._connections.get(member.endpoint)
-        if connection is None or connection.is_due():
+        if connection is None or connection.is_stale:
             if not _used_in <= {os.getpid()}:  # another loop has found it so
                 self._by_threads = True
-                return self._connection(member, method)
+                return self._connection(member)
             require_threads()
             _used_in.add(os.getpid())
             try:
@@ -163,22 +154,13 @@ class AioChannels:
                 grpc.aio.init_grpc_aio()  # type: ignore[attr-defined]
             except RuntimeError:  # "can't start new thread"
                 _used_in.add(_NO_POLLER)
-                return self._connection(member, method)
+                return self._connection(member)
             again = connection is not None
             channel = open_channel(grpc.aio, self._location, member.endpoint, again=again)
             # It counts who uses it, and the channel does now.
             grpc.aio.shutdown_grpc_aio()  # type: ignore[attr-defined]
             connection = self._connections[member.endpoint] = _Connection(channel)
         return connection
-
-    def _renew(self, member: Endpoint, method: Method, since: float) -> None:
-        """Have the next call made by a channel that was made since that moment."""
-        if self._by_threads:
-            self._threads.connection(member, method).renew(since)
-            return
-        connection = self._connections.get(member.endpoint)
-        if connection is not None and connection.made_at < since:
-            del self._connections[member.endpoint]
 
     async def _metadata(self, member: Endpoint, limit: Deadline) -> Metadata | None:
         if not self._location.user:
@@ -197,10 +179,11 @@ class AioChannels:
 
 
 class _Connection(Connection):
-    """A channel to one member. It is closed as it dies, with all calls that are under way."""
+    """A channel to one member. Garbage-collected, it is closed with all calls under way."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.made_at = monotonic()
+        self.is_stale = False
         self._channel = channel
         self._stubs: dict[str, Any] = {}
 
@@ -209,6 +192,9 @@ class _Connection(Connection):
         if stub is None:
             stub = self._stubs[method.path] = make_call(self._channel, method)
         return stub
+
+    def renew(self, since: float) -> None:
+        self.is_stale |= self.made_at < since
 
 
 class _Turns:

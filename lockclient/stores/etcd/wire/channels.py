@@ -6,6 +6,7 @@ member. Who is asked when, and for how long, says `failover`.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,14 +15,12 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from lockclient.errors import ClusterMutexError
+from lockclient.errors import StoreError
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.wire import fork_safety
-from lockclient.stores.etcd.wire.etcd3_client import Borrowed
 from lockclient.stores.etcd.wire.failover import (
     FIRST_TRY_S,
-    RENEW_AFTER_S,
     Connection,
     Endpoint,
     Failover,
@@ -38,13 +37,13 @@ from lockclient.stores.requests import Delivery
 
 
 class _Connection(Connection):
-    """A channel to one member, made at first need. No caller waits for another one here."""
+    """A channel to one member, made at first need. No caller waits for another caller here."""
 
     def __init__(self, connect: Callable[..., grpc.Channel]) -> None:
         self._connect = connect
         self.stubs: dict[str, Any] = {}
-        """One channel, and what makes calls by it, by the paths of their methods, as far as there
-        was need for it. A new channel has a new dict: nothing of two channels is ever mixed."""
+        """A channel and, by the paths of their methods, the functions that call over it. A new
+        channel has a new dict, so that no two channels are mixed."""
 
     def stub(self, method: Method) -> Any:
         stubs = self.stubs
@@ -58,10 +57,7 @@ class _Connection(Connection):
         return call
 
     def renew(self, since: float) -> None:
-        """Connect anew with the next call, unless that has been done since that moment.
-
-        Calls of other threads that are under way keep the old one, which ends with the last.
-        """
+        # Calls of other threads that are under way keep the old channel, which ends with the last.
         if self.made_at < since:
             self.stubs = {}
 
@@ -85,6 +81,54 @@ _CHANNEL = ""
 _discarded: list[dict[str, Any]] = []  # kept, for a channel would be closed as it is collected
 
 
+class Borrowed(Connection):
+    """The channel and the token of an `etcd3` client of the program, which closes it itself.
+
+    Args:
+        client: of the package `etcd3` (python-etcd3 or python3-etcd3).
+    """
+
+    def __init__(self, client: Any) -> None:
+        self.stubs: dict[str, Any] = {}  # always empty: see `stub`
+        self._client = client
+        self._pid = os.getpid()
+
+    def stub(self, method: Method) -> Any:
+        """Return the function that makes a call; a client with several endpoints changes it."""
+        if os.getpid() != self._pid:  # a call over the parent's channel may hang
+            raise StoreError(
+                "The etcd3 client was handed over before this process was forked: make a new one "
+                "and call ClusterMutex.setup(client=…) again here."
+            )
+        return make_call(self._client.channel, method)
+
+    def metadata(self) -> Metadata:
+        """Return the client's metadata; it may have renewed its token."""
+        return list(self._client.metadata or ())
+
+    def renew(self, since: float) -> None:
+        """Do nothing: the client's owner renews and closes its channel."""
+
+    def discard(self) -> None:
+        """See `renew`."""
+
+    def close(self) -> None:
+        """See `renew`."""
+
+
+def endpoint_of(client: Any) -> str:
+    """Return the address to which a client is connected, for messages.
+
+    Raises:
+        ValueError: `client` is no `etcd3` client.
+    """
+    in_use = getattr(client, "endpoint_in_use", None)
+    endpoint = getattr(in_use, "netloc", None) or getattr(client, "_url", None)
+    if not isinstance(endpoint, str) or not hasattr(client, "channel"):
+        raise ValueError(f"client must be an etcd3 client, not {client!r}.")
+    return endpoint
+
+
 class Channels:
     """All members of one cluster; safe to share between threads.
 
@@ -98,9 +142,9 @@ class Channels:
         self.location = location
         self.borrowed = borrowed
         self._plain = location.user is None and borrowed is None
-        self._unary = self._connections(borrowed)
-        # Of their own: when they are closed as the interpreter ends, single requests still work.
-        self._streams = self._connections(borrowed)
+        self.unary = self._connections(borrowed)
+        # Connections of their own: at the interpreter's end these are closed before the others.
+        self.streams = self._connections(borrowed)
 
     def _connections(self, borrowed: Borrowed | None) -> dict[str, _Connection | Borrowed]:
         connect_to = partial(partial, open_channel, grpc, self.location)
@@ -108,14 +152,6 @@ class Channels:
             member.endpoint: borrowed or _Connection(connect_to(member.endpoint))
             for member in self.failover.members
         }
-
-    def connection(self, member: Endpoint, method: Method) -> _Connection | Borrowed:
-        """Return the connection for a call, which makes its channel anew if that is due."""
-        connection = (self._streams if method.streams else self._unary)[member.endpoint]
-        if connection.failing_since is not None and connection.is_due():
-            # Several threads may get here at once: one that made a channel since then keeps it.
-            connection.renew(monotonic() - RENEW_AFTER_S)
-        return connection
 
     # ------------------------------------------------------------ unary calls
 
@@ -133,11 +169,12 @@ class Channels:
             StoreUnavailable: nobody answered by the deadline.
         """
         tries = Tries(self.failover, deadline, delivery)
+        connections = self.streams if method.streams else self.unary
         while True:
             member, timeout = tries.next()
+            connection = connections[member.endpoint]
             fork_safety.enter()
             try:
-                connection = self.connection(member, method)
                 metadata = None if self._plain else self._metadata(member, timeout)
                 tries.metadata = metadata
                 stub = connection.stubs.get(method.path) or connection.stub(method)
@@ -146,23 +183,16 @@ class Channels:
                     answer = next(stub(iter((request,)), timeout=timeout, metadata=metadata))
                 else:
                     answer = stub(request, timeout, metadata)
-                connection.failing_since = None
-            except grpc.RpcError as error:
-                connection.note(error)
+            except Exception as error:  # noqa: BLE001 - `failed` raises those that end the request
+                if isinstance(error, grpc.RpcError):
+                    connection.note(error)
                 pause = tries.failed(error)
+                if method.streams and not isinstance(error, grpc.RpcError):
+                    connection.discard()
                 if tries.renew:
-                    self.connection(member, method).renew(tries.began_at)
-            except ClusterMutexError:
-                tries.refused()
-                raise
-            except Exception as error:  # noqa: BLE001 - whatever it is, nobody has answered
-                # gRPC's word for a channel that was closed, by `close` or its owner.
-                if isinstance(error, ValueError) and (self.failover.closed or self.borrowed):
-                    raise tries.closed() from None
-                if method.streams:
-                    self._streams[member.endpoint].discard()
-                pause = tries.broken(error)
+                    connection.renew(tries.began_at)
             else:
+                connection.failing_since = None
                 self.failover.answers += 1
                 if self.failover.down_since is not None:
                     self.failover.report(None)
@@ -179,16 +209,16 @@ class Channels:
             member.token = None  # a token that is idle expires: a new one for each stream
             metadata += self._metadata(member, FIRST_TRY_S) or []
         try:
-            return self.connection(member, method).stub(method)(requests, metadata=metadata)
+            return self.streams[member.endpoint].stub(method)(requests, metadata=metadata)
         except RuntimeError:
-            self._streams[member.endpoint].discard()
+            self.streams[member.endpoint].discard()
             raise
 
     def renew_stream(self, member: Endpoint) -> None:
         """Have the next stream on a member opened by a new connection, and end this one's."""
         fork_safety.enter()
         try:
-            self._streams[member.endpoint].close()
+            self.streams[member.endpoint].close()
         finally:
             fork_safety.leave()
 
@@ -198,7 +228,7 @@ class Channels:
         if self.borrowed is not None and self.location.user is None:
             return self.borrowed.metadata()
         if member.token is None:
-            connection = self.connection(member, AUTHENTICATE)
+            connection = self.unary[member.endpoint]
             stub = connection.stub(AUTHENTICATE)
             try:
                 member.token = stub(self.failover.authentication(), timeout=timeout).token
@@ -212,7 +242,7 @@ class Channels:
         """Close all channels; calls under way, and those to come, end with `StoreClosed`."""
         self.failover.closed = True
         self.close_streams()
-        for connection in self._unary.values():
+        for connection in self.unary.values():
             connection.close()
 
     def close_streams(self) -> None:
@@ -221,5 +251,5 @@ class Channels:
         At the interpreter's end, while gRPC's threads still run: a channel with a stream that is
         collected after that waits for ever for one of those threads to end the stream.
         """
-        for connection in self._streams.values():
+        for connection in self.streams.values():
             connection.close()

@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc
 
-from lockclient.errors import StoreClosed, StoreError
+from lockclient.errors import ClusterMutexError, StoreClosed, StoreError
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.common.lifecycle import closed
 from lockclient.stores.common.network_errors import (
@@ -103,12 +103,12 @@ class Endpoint:
 
 
 class Connection:
-    """A connection to one member for one use; its record says when to make it anew.
+    """A connection to one member for one use, which is made anew when it fails for too long.
 
     A gRPC channel reads certificate files when it is made, and goes on connecting to the addresses
-    that the member's name had before: only a new channel finds renewed files and a new address. So
-    each call asks `is_due` before it is sent, and notes how it ended. Threads may do both at once:
-    a note that another one overwrites makes a channel a call later or sooner, no more.
+    that the member's name had before: only a new channel finds renewed files and a new address.
+    Threads may call at once: a note that another thread overwrites makes a channel one call later
+    or earlier.
     """
 
     made_at = 0.0
@@ -116,23 +116,26 @@ class Connection:
     """Since when connections were refused or broken without an answer in between."""
 
     def stub(self, method: Method) -> Any:
-        """Return what makes a call."""
+        """Return the function that makes a call."""
         raise NotImplementedError
 
-    def is_due(self) -> bool:
-        """Tell whether to make it anew; not again before it has failed for as long once more."""
-        since = self.failing_since
-        return since is not None and monotonic() - max(since, self.made_at) > RENEW_AFTER_S
+    def renew(self, since: float) -> None:
+        """Connect anew with the next call, unless that was done since this moment."""
+        raise NotImplementedError
 
     def note(self, error: grpc.RpcError) -> None:
-        """Take note of a call that ended with this error; an answer clears `failing_since`.
+        """Note that a call ended with this error. (After an answer set `failing_since` to None.)
 
-        No answer in time says nothing: a slow member gets no new connections.
+        A call without an answer in time changes nothing: a slow member gets no new connections.
         """
         if answered(error):
             self.failing_since = None
-        elif self.failing_since is None and error.code() is grpc.StatusCode.UNAVAILABLE:
-            self.failing_since = monotonic()
+        elif error.code() is grpc.StatusCode.UNAVAILABLE:
+            now = monotonic()
+            if self.failing_since is None:
+                self.failing_since = now
+            if now - max(self.failing_since, self.made_at) > RENEW_AFTER_S:
+                self.renew(now)
 
 
 class Failover:
@@ -271,7 +274,7 @@ class Tries:
         longest = min(MAX_TRY_S, FIRST_TRY_S * 2**self._rounds)
         timeout = min(longest, self._deadline - now)
         if failover.closed:
-            raise self.closed()
+            raise self._closed()
         refused = len(self._refusing) == len(failover.members)
         if timeout <= 0 or delivery.abandoned or refused:
             unknown = delivery.ambiguous
@@ -282,21 +285,34 @@ class Tries:
         self._answers = failover.answers
         return member, timeout
 
-    def closed(self) -> StoreClosed:
-        """Return what says that the connection was closed, so that no more is tried."""
-        self._delivery.ambiguous |= self._delivery.in_flight
+    def _closed(self) -> StoreClosed:
         return closed(self._failover.location, unknown=self._delivery.ambiguous)
 
-    def failed(self, error: grpc.RpcError) -> float:
-        """Return the seconds to wait before the next try.
+    def failed(self, error: Exception) -> float:
+        """Return the seconds to wait before the next try, after one that raised `error`.
 
         Raises:
-            WireError: the error is an answer.
+            WireError: the error is a member's answer.
+            StoreClosed: the connections are closed.
+            ClusterMutexError: `error` itself; no member was asked.
         """
+        failover, self._delivery.in_flight = self._failover, False
+        if isinstance(error, grpc.RpcError):
+            return self._rpc_failed(error)
+        if isinstance(error, ClusterMutexError):
+            raise error
+        # The system refuses a thread or a descriptor, or a certificate's file is just being
+        # replaced: a failed try. Files are read before a request is sent.
+        unknown = not isinstance(error, OSError)
+        if isinstance(error, ValueError) and not failover.renewable:  # its owner closed the channel
+            self._delivery.ambiguous = True
+            raise self._closed() from None
+        return self._unanswered(cause_of(error), unknown=unknown)
+
+    def _rpc_failed(self, error: grpc.RpcError) -> float:
         failover, member = self._failover, self._member
         assert member is not None
         fault = diagnose(error)
-        self._delivery.in_flight = False
         renewable = bool(failover.location.user) and self._new_tokens < MAX_NEW_TOKENS
         # A request without a token counts as that of the certificate's user, where there is one.
         other_user = fault is ErrorKind.NO_RIGHT and not self._new_tokens
@@ -315,23 +331,13 @@ class Tries:
         cause = cause_of(error, failover.location)
         return self._unanswered(cause, unknown=fault is ErrorKind.UNKNOWN)
 
-    def broken(self, error: Exception) -> float:
-        """Return the seconds to wait after an error that is no answer, and not gRPC's word for one.
-
-        What the system refuses (a thread, a descriptor, a certificate's file that is just being
-        replaced) is a failed try like any other.
-        """
-        self._delivery.in_flight = False
-        # Files are read before anything is sent; of all else nobody knows.
-        return self._unanswered(cause_of(error), unknown=not isinstance(error, OSError))
-
     def _unanswered(self, why: Cause, *, unknown: bool) -> float:
         failover, member = self._failover, self._member
         assert member is not None
-        if failover.closed:
-            raise self.closed()
-        self._new_tokens = 0
         self._delivery.ambiguous |= unknown
+        if failover.closed:
+            raise self._closed() from None
+        self._new_tokens = 0
         if why.reason is Reason.NO_DESCRIPTORS:
             raise no_descriptors(failover.location.url(), unknown=self._delivery.ambiguous)
         self._last = more_telling(self._last, why)
@@ -357,7 +363,3 @@ class Tries:
             return 0.0
         pause = min(0.05 * 2.0 ** min(self._rounds, 4), self._deadline.remaining())
         return min(pause, left) if left > 0 else pause
-
-    def refused(self) -> None:
-        """Take note that nothing is under way: nobody was asked."""
-        self._delivery.in_flight = False

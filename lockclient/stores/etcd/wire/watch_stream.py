@@ -221,7 +221,7 @@ class WatchStream:
         self._open = opened
         fork_safety.enter()
         try:
-            connection = self._channels.connection(member, WATCH)
+            connection = self._channels.streams[member.endpoint]
             call = opened.call = self._channels.open_stream(WATCH, _requests(stream), member)
             ended.clear()
             if not call.add_callback(ended.set):

@@ -12,10 +12,11 @@ from typing import Any
 import grpc
 import pytest
 
+from lockclient.errors import StoreClosed
 from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.wire import failover
-from lockclient.stores.etcd.wire.etcd3_client import Borrowed
+from lockclient.stores.etcd.wire.channels import Borrowed
 from lockclient.stores.etcd.wire.failover import MAX_REASONS, Connection, Failover, Tries
 from lockclient.stores.etcd.wire.rpc_methods import TXN
 from tests.simulation.members import Failed as Error
@@ -51,12 +52,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
 def test_one_that_fails_for_two_seconds_is_made_anew_every_two(
     clock: FakeClock, errors: list[Any], made_anew_at: list[float]
 ) -> None:
-    connection, moments = Connection(), list[float]()
-    connection.made_at = clock.now
+    moments = list[float]()
+
+    class Renewed(Connection):
+        made_at = clock.now
+
+        def renew(self, since: float) -> None:
+            self.made_at = since
+            moments.append(since)
+
+    connection = Renewed()
     for call in range(80):
-        if connection.is_due():
-            connection.made_at = clock.now
-            moments.append(clock.now)
         connection.note(errors[call % len(errors)])
         clock.now += 0.125
     assert moments == made_anew_at
@@ -71,7 +77,6 @@ def test_a_borrowed_client_keeps_its_channel(clock: FakeClock) -> None:
     for _ in range(3):
         connection.note(REFUSED)
         clock.now += 5
-        assert connection.is_due()
         connection.renew(clock.now)
         connection.stub(TXN)
     assert client.channel is channel
@@ -118,6 +123,15 @@ def test_a_new_token_outlives_the_last_request_with_the_stale_one() -> None:
     member.token = "of today"
     second.failed(STALE)
     assert member.token == "of today"
+
+
+def test_a_request_that_closing_cancels_has_an_unknown_outcome() -> None:
+    failover = Failover(EtcdLocation(("one:2379",)))
+    (request,) = tries(failover, 1)
+    failover.closed = True
+    with pytest.raises(StoreClosed) as raised:
+        request.failed(Error(Code.CANCELLED, "Channel closed!"))
+    assert raised.value.unknown
 
 
 @pytest.mark.parametrize("answered", [True, False])
