@@ -21,10 +21,10 @@ from lockclient.errors import (
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
+from lockclient.model.version import __version__
 from lockclient.mutex import ClusterMutex, HeldLock
-from lockclient.settings import Settings
 from lockclient.stores.protocol import Guard
-from lockclient.version import __version__
+from lockclient.stores.settings import Settings
 
 if TYPE_CHECKING:
     from lockclient.acquisition.log_filter import HeldLockFilter, held_lock_fields

@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from lockclient.model.fields import MAX_OWNER_BYTES, require_callable, require_labels, require_text
-from lockclient.settings import Settings
 from lockclient.stores import registry
+from lockclient.stores.settings import Settings
 from lockclient.text.escaping import hidden
 from lockclient.threads.log_queue import get_logger
 

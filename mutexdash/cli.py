@@ -8,11 +8,11 @@ from typing import Any
 import click
 from prometheus_client import disable_created_metrics
 
+from lockclient.model.version import __version__
 from lockclient.service.lifecycle import EndSignal, serve
 from lockclient.service.logging_setup import configure_logging
 from lockclient.service.options import ServiceCommand, service_options, store_of
-from lockclient.settings import Settings
-from lockclient.version import __version__
+from lockclient.stores.settings import Settings
 from mutexdash.app import Service
 from mutexdash.markup.cluster_label import COLOURS, ClusterLabel, read_title
 from mutexdash.security.options import access_options, in_clear, read_access, read_link

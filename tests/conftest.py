@@ -18,8 +18,8 @@ import hypothesis
 import pytest
 
 from lockclient.cli.setup.etcd_server import Etcd, embedded_etcd, find_etcd
-from lockclient.settings import Settings
 from lockclient.stores.etcd.store import EtcdStore
+from lockclient.stores.settings import Settings
 from lockclient.threads import log_queue
 from tests.support.etcd_binary import Etcdctl, etcdctl_of
 from tests.support.etcd_store import etcd_store

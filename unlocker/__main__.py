@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockclient.optional_deps import needing_services
+from lockclient.service.missing_extras import needing_services
 from lockclient.text.log_format import tell_uncaught
 
 

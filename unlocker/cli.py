@@ -11,6 +11,7 @@ from prometheus_client import disable_created_metrics
 
 from lockclient.errors import StoreError
 from lockclient.model.retention import RECORD_RETENTION
+from lockclient.model.version import __version__
 from lockclient.service.http_server import HttpServer
 from lockclient.service.lifecycle import EndSignal, serve
 from lockclient.service.logging_setup import configure_logging
@@ -21,9 +22,8 @@ from lockclient.service.options import (
     service_options,
     store_of,
 )
-from lockclient.settings import Settings
+from lockclient.stores.settings import Settings
 from lockclient.text.url import is_loopback
-from lockclient.version import __version__
 from unlocker.http_app import create_app
 from unlocker.notifications.notifier import Notifier
 from unlocker.notifications.recipients import recipients_of

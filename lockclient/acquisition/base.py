@@ -44,13 +44,13 @@ from lockclient.model.process_identity import (
     this_thread,
     user_name,
 )
-from lockclient.settings import made_of
+from lockclient.model.version import __version__
 from lockclient.stores import protocol
 from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.protocol import Guard, Inbox, MutexStore
 from lockclient.stores.requests import Read
+from lockclient.stores.settings import made_of
 from lockclient.threads.log_queue import get_logger
-from lockclient.version import __version__
 
 if TYPE_CHECKING:
     from lockclient.instruments.observer import About, Instrument

@@ -9,9 +9,9 @@ import click
 
 from lockclient.cli.options import debug_option
 from lockclient.model.retention import RECORD_RETENTION
+from lockclient.model.version import __version__
 from lockclient.service.options import url_option
-from lockclient.settings import Settings
-from lockclient.version import __version__
+from lockclient.stores.settings import Settings
 
 SECTIONS = {
     "Locks for scripts": {

@@ -23,7 +23,7 @@ from lockclient.cli.exit_status import (
     status_of_error,
 )
 from lockclient.errors import ClusterMutexError, InvalidLockName, StoreError, StoreUnavailable
-from lockclient.optional_deps import needing_services
+from lockclient.service.missing_extras import needing_services
 from lockclient.text.escaping import plain, trace_of, without_secrets
 from lockclient.text.log_format import tell_uncaught
 

@@ -10,8 +10,8 @@ from lockclient.default_store import open_store
 from lockclient.model.clocks import Deadline
 
 if TYPE_CHECKING:
-    from lockclient.settings import Settings
     from lockclient.stores.service_protocol import ServiceStore
+    from lockclient.stores.settings import Settings
 
 ANSWER_TIMEOUT_S = 5.0
 """For the store to answer what a person waits for."""

@@ -21,7 +21,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvid
 
 from lockclient.instruments import Acquired, Event, GaveUp, Lost, Released, measures
 from lockclient.instruments.measures import LockLabel, Metric, measure, wait_outcome
-from lockclient.version import __version__
+from lockclient.model.version import __version__
 
 _SCOPE = "lockclient"
 

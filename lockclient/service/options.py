@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from lockclient.default_store import open_store
-from lockclient.settings import Settings
 from lockclient.stores.registry import LIKE
+from lockclient.stores.settings import Settings
 from lockclient.text.durations import parse_duration
 from lockclient.text.escaping import plain, without_secrets
 

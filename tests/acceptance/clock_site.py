@@ -19,10 +19,10 @@ from lockclient.model.clocks import Runtime
 from lockclient.model.holder import Holder
 from lockclient.overview.rows import Transition
 from lockclient.overview.table import Table
-from lockclient.settings import Settings
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.outcomes import Done
 from lockclient.stores.requests import Push
+from lockclient.stores.settings import Settings
 from tests.support.clock_shim import Clock
 from tests.support.etcd_store import etcd_store
 from tests.support.locks import ask, take

@@ -18,8 +18,8 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
-from lockclient.settings import Settings
 from lockclient.stores.requests import Remove, TakeOrQueue, Unlock
+from lockclient.stores.settings import Settings
 from tests.support import locks
 from tests.support.board import dashboard
 from tests.support.etcd_binary import Etcdctl, put_at_once

@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 
 from lockclient import ClusterMutex
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.settings import Settings
+from lockclient.stores.settings import Settings
 from tests.browser.conftest import Story, Viewer
 from tests.support.processes import Figure
 from tests.support.unlocker_process import mutexdash

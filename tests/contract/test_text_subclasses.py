@@ -7,8 +7,8 @@ from typing import Any
 
 from lockclient import ClusterMutex
 from lockclient.default_store import open_store
-from lockclient.settings import Settings
 from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.settings import Settings
 from tests.contract.subject import Subject
 
 

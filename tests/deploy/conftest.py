@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.settings import Settings
+from lockclient.stores.settings import Settings
 from tests.deploy.stack import Stack
 
 

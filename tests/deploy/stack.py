@@ -19,7 +19,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from lockclient.cli.setup.ports import free_port
-from lockclient.settings import Settings
+from lockclient.stores.settings import Settings
 from tests.support.processes import Service, needed, start_service, wait_until
 from tests.support.webhook import Webhook
 

@@ -15,7 +15,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.version import __version__
+from lockclient.model.version import __version__
 from tests.deploy import operator_rules
 from tests.support.board import hashed
 from tests.support.pages import request

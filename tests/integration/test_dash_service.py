@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.settings import Settings
+from lockclient.stores.settings import Settings
 from tests.support.board import hashed
 from tests.support.pages import request
 from tests.support.processes import Service, start_service, wait_until

@@ -14,8 +14,8 @@ import pytest
 from lockclient import ClusterMutex
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.errors import LockLost
-from lockclient.settings import Settings
 from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.settings import Settings
 from tests.support.locks import queue_up
 from tests.support.pages import request
 from tests.support.processes import Service, wait_until

@@ -23,7 +23,7 @@ SEAMS = (
     "lockclient.errors",
     "lockclient.instruments",
     "lockclient.mutex",
-    "lockclient.settings",
+    "lockclient.stores.settings",
     "lockclient.testing.*",
     # the store: its protocol, its registry, and the model that it equals
     "lockclient.stores.diagnosis_protocol",

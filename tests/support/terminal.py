@@ -22,8 +22,8 @@ from unittest.mock import patch
 
 from lockclient.cli import main
 from lockclient.cli.setup.processes import end
-from lockclient.settings import Settings
 from lockclient.stores import registry
+from lockclient.stores.settings import Settings
 from lockclient.testing.memory_store import MemoryStore
 from tests.support.processes import BIN, wait_until
 

@@ -23,7 +23,6 @@ from lockclient.model.clocks import monotonic
 from lockclient.overview.listing import lister
 from lockclient.overview.table import Table
 from lockclient.overview.waiters import WaitQueues
-from lockclient.settings import Settings
 from lockclient.stores.diagnosis_protocol import (
     ERROR,
     FINE,
@@ -34,6 +33,7 @@ from lockclient.stores.diagnosis_protocol import (
 )
 from lockclient.stores.registry import entry_of
 from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.settings import Settings
 from lockclient.text.escaping import plain
 
 STATUS = {FINE: 0, WARNING: 1, ERROR: 2}

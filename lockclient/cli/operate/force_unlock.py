@@ -19,9 +19,9 @@ from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.model.retention import RECORD_RETENTION
 from lockclient.overview import force_unlock as forcing
-from lockclient.settings import Settings
 from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.settings import Settings
 from lockclient.text.escaping import ascii_json, plain, shown_name
 
 

@@ -42,8 +42,8 @@ from lockclient.overview.table import Table
 from lockclient.overview.verdict import VERDICTS
 from lockclient.overview.waiters import WaitQueues
 from lockclient.service.options import told_as
-from lockclient.settings import Settings
 from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.settings import Settings
 from lockclient.text.escaping import plain
 
 

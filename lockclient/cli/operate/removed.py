@@ -16,8 +16,8 @@ from lockclient.model.retention import RECORD_RETENTION
 from lockclient.overview.contents import NewestRemovals
 from lockclient.overview.lock_json import removal_facts
 from lockclient.overview.search import Search
-from lockclient.settings import Settings
 from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.settings import Settings
 from lockclient.text.durations import roughly
 from lockclient.text.escaping import shown_name
 from lockclient.text.timestamps import utc

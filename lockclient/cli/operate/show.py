@@ -23,10 +23,10 @@ from lockclient.model.ticket import Ticket
 from lockclient.overview.lock_json import UNLISTED, whole_lock
 from lockclient.overview.lock_view import NOTCH, Bar, fact_rows, fact_text, removed_from
 from lockclient.overview.verdict import standing
-from lockclient.settings import Settings
 from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.requests import Read
 from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.settings import Settings
 from lockclient.text.durations import duration
 from lockclient.text.escaping import plain, shown_name
 from lockclient.text.timestamps import distance, utc

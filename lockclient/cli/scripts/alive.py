@@ -10,10 +10,10 @@ from lockclient.cli.store_access import opened_store
 from lockclient.model.clocks import Deadline, Now, Runtime
 from lockclient.model.holder import Holder
 from lockclient.model.lock_name import check_name
-from lockclient.settings import Settings
 from lockclient.stores import protocol
 from lockclient.stores.outcomes import Conflict, NotHolder, Outcome, ReadResult
 from lockclient.stores.requests import Push, Read
+from lockclient.stores.settings import Settings
 from lockclient.text.durations import period
 
 

@@ -9,10 +9,10 @@ from lockclient.cli.scripts.lock_options import held_lock_arguments
 from lockclient.cli.store_access import opened_store
 from lockclient.model.clocks import Deadline
 from lockclient.model.lock_name import check_name
-from lockclient.settings import Settings
 from lockclient.stores import protocol
 from lockclient.stores.outcomes import NotHolder
 from lockclient.stores.requests import Unlock
+from lockclient.stores.settings import Settings
 
 
 @click.command()

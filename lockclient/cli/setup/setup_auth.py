@@ -12,8 +12,8 @@ from functools import partial
 import click
 
 from lockclient.service.options import Command, told_as
-from lockclient.settings import Settings
 from lockclient.stores.registry import entry_of, setup_script
+from lockclient.stores.settings import Settings
 
 
 def _check_names(

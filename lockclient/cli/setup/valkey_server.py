@@ -15,7 +15,7 @@ from typing import Any
 
 from lockclient.cli.setup.store_server import StoreServer, private_connection, release_folder
 from lockclient.default_store import open_store
-from lockclient.settings import Settings
+from lockclient.stores.settings import Settings
 
 _SOCKET = "valkey.sock"
 """Where it answers us, in its folder: opened after its port, without which it ends."""

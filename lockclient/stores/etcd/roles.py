@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
+from lockclient.model.version import __version__
 from lockclient.stores.common.setup_script import SetupScript
 from lockclient.stores.etcd.location import EtcdLocation
-from lockclient.version import __version__
 
 WRITES = {
     "client": ("locks", "queue", "withdrawn"),

@@ -16,7 +16,7 @@ from lockclient.errors import ClusterMutexError, LockTimeout, StoreError
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.service.logging_setup import configure_logging, log_fields
-from lockclient.settings import Settings, made_of
+from lockclient.stores.settings import Settings, made_of
 from tests.support.records import found
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")

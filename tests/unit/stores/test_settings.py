@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lockclient import ClusterMutex, Settings, open_store
-from lockclient.settings import made_of
 from lockclient.stores.gcs.location import GcsLocation
+from lockclient.stores.settings import made_of
 from tests.support.processes import run_to_end
 
 

@@ -1,4 +1,4 @@
-"""Programs whose extra is not installed say so in a sentence."""
+"""Ends a program whose extra is not installed with the `pip install` that brings it."""
 
 from __future__ import annotations
 
