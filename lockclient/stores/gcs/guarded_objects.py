@@ -1,9 +1,9 @@
-"""Object operations of one request, with their preconditions (generation, metageneration)."""
+"""Calls about objects on behalf of one request, with their preconditions."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
@@ -19,28 +19,36 @@ from lockclient.stores.gcs.wire.http_session import HttpAnswer
 from lockclient.stores.requests import Delivery
 
 ABSENT: Final = Version(0, 0)
-"""The version of what is not there."""
+"""The version of an object that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuardedObjects:
-    """Reads and writes objects on behalf of one request, until its deadline."""
+    """Reads and writes objects on behalf of one request, until its deadline.
+
+    Attributes:
+        delivery: what is known of the takes of the acquisition.
+        was_ambiguous: an earlier request of the acquisition was not answered.
+        remove_if_due: see `Expiry.remove_if_due`; None: locks do not expire.
+    """
 
     client: HttpClient
     names: ObjectNames
     deadline: Deadline
     delivery: Delivery = field(default_factory=Delivery)
     was_ambiguous: bool = False
-    """True if an earlier request of the acquisition was not answered."""
+    remove_if_due: Callable[[GuardedObjects, str, ObjectState], bool] | None = None
+
+    def expired(self, name: str, state: ObjectState) -> bool:
+        """Remove a silent lock where locks expire; True: it has changed, and is to be read."""
+        return self.remove_if_due is not None and self.remove_if_due(self, name, state)
 
     def _ask(self, method: str, name: str, expected: tuple[int, ...], **how: Any) -> HttpAnswer:
-        """Ask about an object."""
         path = f"/storage/v1/b/{self.client.location.bucket}/o/{quote(name, safe='')}"
         call = HttpRequest(method, path, expected, **how)
         return self.client.ask(call, self.deadline, self.delivery)
 
     def _read(self, name: str) -> ObjectState | None:
-        """Return an object without its body; None: there is none."""
         answer = self._ask("GET", name, (200, 404), query={"fields": FIELDS})
         return None if answer.status == 404 else ObjectState.from_resource(answer.json())
 
@@ -48,7 +56,7 @@ class GuardedObjects:
         """Return the object under a lock's name, without its body; None: there is none.
 
         Raises:
-            StoreError: it is somebody else's, and nothing that may be written over.
+            StoreError: it is neither a lock nor a tombstone, and must not be overwritten.
         """
         state = self._read(name)
         if state is not None and state.is_foreign:
@@ -56,25 +64,22 @@ class GuardedObjects:
         return state
 
     def version(self, name: str) -> Version:
-        """Return the version of an object, whoever wrote it; `ABSENT`: there is none."""
+        """Return the version of any object; `ABSENT`: there is none."""
         state = self._read(name)
         return ABSENT if state is None else state.version
 
     def body(
         self, name: str, version: Version | None = None, max_bytes: int = MAX_VALUE_BYTES
     ) -> bytes | None:
-        """Return an object's body, of this generation; None: it is gone."""
+        """Return the body of an object, of this generation; None: there is none.
+
+        A body that is too long is cut one byte beyond `max_bytes`.
+        """
         query = {"alt": "media"}
         if version is not None:
             query["generation"] = str(version.generation)
-        # One byte more than may be, by which it is seen to be too long.
         answer = self._ask("GET", name, (200, 404), query=query, truncate_at=max_bytes + 1)
         return None if answer.status == 404 else answer.body
-
-    @property
-    def create_is_pending(self) -> bool:
-        """True if a create of this acquisition was not answered, and may still arrive."""
-        return self.delivery.ambiguous
 
     def put(
         self,
@@ -85,11 +90,11 @@ class GuardedObjects:
         *,
         once: bool = False,
     ) -> ObjectState | None:
-        """Upload an object in place of that version; None: there is another one, or none.
+        """Upload an object in place of that version; None: another version, or none, is there.
 
-        Without a version (None) it replaces what there is. With `once` None means, too, that it was
-        not answered: it may still arrive. It is one request, never a resumable one, of which the
-        pieces may come within a week.
+        Without a version (None) it replaces any. With `once` None also means that the upload was
+        not answered and may still arrive. Never a resumable upload: its pieces may arrive for a
+        week.
         """
         boundary = uuid4().hex.encode()
         about = json.dumps({"metadata": metadata}).encode()
@@ -116,9 +121,9 @@ class GuardedObjects:
         return ObjectState.from_resource(answer.json()) if answer.status == 200 else None
 
     def patch(
-        self, name: str, metadata: Mapping[str, str | None], version: Version
+        self, name: str, metadata: Mapping[str, str] | Mapping[str, str | None], version: Version
     ) -> ObjectState | None:
-        """Change the metadata of what has that version; None: it has another one, or is gone."""
+        """Patch the metadata of that version; None: another version, or none, is there."""
         answer = self._ask(
             "PATCH",
             name,
@@ -130,13 +135,13 @@ class GuardedObjects:
         return ObjectState.from_resource(answer.json()) if answer.status == 200 else None
 
     def delete(self, name: str, version: Version | None = None) -> bool:
-        """Delete what has that version, or any; False: it has another one, or is gone."""
+        """Delete that version, or any; False: another version, or none, is there."""
         answer = self._ask("DELETE", name, (204, 200, 404, 412), query=_guards(version))
         return answer.status in (200, 204)
 
 
 def _guards(version: Version | None) -> dict[str, str]:
-    """Return the preconditions of a write in place of a version; None: of what there is."""
+    """Return the preconditions of a write in place of a version; none for None."""
     if version is None:
         return {}
     query = {"ifGenerationMatch": str(version.generation)}

@@ -2,7 +2,7 @@
 
 Locks and announcements lie side by side (`<root>locks/…`, `<root>locks-unlockers/…`), and a listing
 has their metadata: no body is read. Records are listed when there may be new ones. A removal leaves
-a tombstone, whose `late_until` stays under the name until it is over (step 3 in `requests`). So a
+a tombstone, whose `late_until` stays under the name until it is over (step 2 in `requests`). So a
 name with another `late_until` than before may have a new record; after a withdrawal it has none,
 which costs a listing.
 
