@@ -51,6 +51,7 @@ from lockclient.stores.protocol import Guard, Inbox, MutexStore
 from lockclient.stores.requests import Read
 from lockclient.stores.settings import made_of
 from lockclient.threads.log_queue import get_logger
+from lockclient.threads.reentry import is_in_own_thread, own_thread_error
 
 if TYPE_CHECKING:
     from lockclient.instruments.observer import About, Instrument
@@ -244,6 +245,8 @@ class BaseMutex(Generic[Held]):
         waiters: Hashable = None,
         backtrace: str | None = None,
     ) -> Attempt:
+        if is_in_own_thread():
+            raise own_thread_error()
         now, store = Now.read(), self._given_store or default_store.default_store()
         if store.background.overload:
             raise StoreUnavailable(store.background.overload, unknown=False)

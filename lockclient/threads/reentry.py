@@ -5,8 +5,11 @@ between any two steps of the main thread. A generator that is collected there re
 its `with`. If that release waited, it might wait for a lock that its own thread holds. So a release
 on top of our own code hands over to the background and returns at once.
 
-The mark is a context variable, set in `Context.run`: one C call, after which an interrupt can't
-leave it set.
+A finalizer in one of this library's own threads would delay that thread's work, or wait for it. So
+there a call that would wait (`acquire`, `alive`) raises an error at once.
+
+The marks are context variables, set in `Context.run`: one C call, after which an interrupt can't
+leave them set.
 """
 
 from __future__ import annotations
@@ -17,15 +20,29 @@ from contextvars import ContextVar, copy_context
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
+from lockclient.errors import ClusterMutexError
+
 Result = TypeVar("Result")
 
 _inside: ContextVar[bool] = ContextVar("clustermutex_inside", default=False)
+_in_own_thread: ContextVar[bool] = ContextVar("clustermutex_in_own_thread", default=False)
 
 LOCK_TIMEOUT_S = 0.5
 """Seconds after which a caller of `briefly` goes on without the lock."""
 
 is_inside = _inside.get
 """Tell whether our own code runs below the caller, in its thread."""
+is_in_own_thread = _in_own_thread.get
+"""Tell whether the caller runs on top of the work of one of this library's threads."""
+
+
+def own_thread_error() -> ClusterMutexError:
+    """Return the error of a call that would wait, in a finalizer in a thread of this library."""
+    return ClusterMutexError(
+        "The garbage collector runs this finalizer in a thread of ClusterMutex, where a call that "
+        "waits for the store would delay other locks, or wait for itself. Call it in a thread of "
+        "the program's; release() works here, too: the background carries it out."
+    )
 
 
 @contextmanager
@@ -53,12 +70,14 @@ def run_outside(work: Callable[..., Result], *args: Any) -> Result:
     """Call the program's code from ours: it may wait."""
     context = copy_context()
     context.run(_inside.set, False)
+    context.run(_in_own_thread.set, False)
     return context.run(work, *args)
 
 
 def mark_thread() -> None:
     """Mark all that the calling thread runs, one of this library."""
     _inside.set(True)
+    _in_own_thread.set(True)
 
 
 class AwaitInside(Generic[Result]):
