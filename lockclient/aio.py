@@ -16,12 +16,12 @@ from functools import partial, update_wrapper
 from types import FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast
 
-from lockclient.acquisition.base import BaseMutex, Named, held_by, reading, require_queue
-from lockclient.acquisition.decorated import holding_async
+from lockclient.acquisition.base_mutex import BaseMutex, Named, held_by, reading, require_queue
+from lockclient.acquisition.decorator import holding_async
+from lockclient.acquisition.driver import NextEvent, Result, Steps
+from lockclient.acquisition.heartbeat_and_loss import Holding
 from lockclient.acquisition.held_lock import BaseHeldLock, Block, OnLost
-from lockclient.acquisition.holding import Holding
 from lockclient.acquisition.ownership import CallerLocks, caller_locks, for_on_lost
-from lockclient.acquisition.steps import NextEvent, Result, Steps
 from lockclient.acquisition.with_statement import LEFT, Exit, Statement, entering
 from lockclient.default_store import defaults
 from lockclient.errors import ClusterMutexError, LockLost

@@ -8,10 +8,10 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
-from lockclient.acquisition.base import BaseMutex, Named, held_by, reading, require_queue
+from lockclient.acquisition.base_mutex import BaseMutex, Named, held_by, reading, require_queue
+from lockclient.acquisition.driver import Steps, ThreadInbox, drive
 from lockclient.acquisition.held_lock import BaseHeldLock, OnLost
 from lockclient.acquisition.ownership import caller_locks, for_on_lost
-from lockclient.acquisition.steps import Steps, ThreadInbox, drive
 from lockclient.acquisition.with_statement import LEFT, Exit, Statement, entering
 from lockclient.errors import ClusterMutexError, LockLost, LockNotHeld, StoreUnavailable
 from lockclient.model.clocks import Duration, require_timeout
@@ -268,7 +268,7 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
             TypeError: `function` is async or a generator, or (raised by the call) returns an
                 awaitable: its work would run after the release.
         """
-        from lockclient.acquisition.decorated import holding  # few programs need it
+        from lockclient.acquisition.decorator import holding  # few programs need it
 
         return holding(self, function)  # type: ignore[no-any-return]
 
@@ -283,7 +283,7 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
         Raises:
             TypeError: see `__call__`.
         """
-        from lockclient.acquisition.decorated import holding
+        from lockclient.acquisition.decorator import holding
 
         return holding(self, function, skip=True)  # type: ignore[no-any-return]
 

@@ -12,14 +12,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from weakref import ref
 
-from lockclient.acquisition import left_behind
+from lockclient.acquisition import leaked_locks
 from lockclient.errors import ClusterMutexError, LockLost, LockNotHeld
 from lockclient.model.clocks import monotonic
 from lockclient.threads import scheduler
 from lockclient.threads.log_queue import get_logger, naming
 
 if TYPE_CHECKING:
-    from lockclient.acquisition.holding import Holding
+    from lockclient.acquisition.heartbeat_and_loss import Holding
     from lockclient.model.holder import Holder
     from lockclient.stores.protocol import Guard, MutexStore
 
@@ -48,7 +48,7 @@ class Handle(ref["BaseHeldLock"]):
 
     def on_collected(self) -> None:
         """Called by the scheduler's thread after the HeldLock was collected."""
-        left_behind.on_collected(self.holding)
+        leaked_locks.on_collected(self.holding)
 
     undo = on_collected
 

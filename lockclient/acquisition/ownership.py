@@ -18,8 +18,8 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
+from lockclient.acquisition.heartbeat_and_loss import Holding, held_by_process
 from lockclient.acquisition.held_lock import BaseHeldLock
-from lockclient.acquisition.holding import Holding, held_by_process
 from lockclient.errors import LockNotHeld
 from lockclient.threads.reentry import run_outside
 

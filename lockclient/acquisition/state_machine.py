@@ -80,7 +80,7 @@ from lockclient.threads.log_queue import get_logger, naming
 log = get_logger(__name__)
 
 SHORT_QUEUE = 32
-"""Tickets in a queue up to which a waiter's watch begins from now; see `attempt`."""
+"""Tickets in a queue up to which a waiter's watch begins from now; see `acquire`."""
 
 
 @dataclass(frozen=True, slots=True)

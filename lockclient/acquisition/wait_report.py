@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from lockclient.acquisition.steps import Steps
+from lockclient.acquisition.driver import Steps
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.outcomes import ReadResult

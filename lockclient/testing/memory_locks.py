@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lockclient.acquisition.holding import held_by_process
+from lockclient.acquisition.heartbeat_and_loss import held_by_process
 from lockclient.errors import ClusterMutexError
 from lockclient.model.holder import Holder
 from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK, Removal

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings
-from lockclient.acquisition.holding import held_by_process
+from lockclient.acquisition.heartbeat_and_loss import held_by_process
 from lockclient.stores.service_protocol import ServiceStore
 from tests.support.etcd_binary import Etcdctl, put_at_once
 from tests.support.locks import HolderProcess, has, held
@@ -126,7 +126,7 @@ def test_a_holder_elsewhere_that_lives_on_is_told(
     elsewhere = ClusterMutex("x", identity="worker-7", store=store)
     with monkeypatch.context() as there:
         there.setattr(
-            "lockclient.acquisition.base.fingerprint", lambda _: "another-boot pid:[1] 1 1 1"
+            "lockclient.acquisition.base_mutex.fingerprint", lambda _: "another-boot pid:[1] 1 1 1"
         )
         elsewhere.acquire()
     held_by_process.pop(elsewhere.uuid)  # nor that it is this very process

@@ -278,7 +278,7 @@ def test_no_lock_is_taken_over_within_the_process(
     store: EtcdStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where nothing tells processes apart, this one still knows what it holds."""
-    monkeypatch.setattr("lockclient.acquisition.base.fingerprint", lambda _: None)
+    monkeypatch.setattr("lockclient.acquisition.base_mutex.fingerprint", lambda _: None)
     one = ClusterMutex("x", store=store, identity="worker-7")
     one.acquire()
     uuid = one.uuid

@@ -27,7 +27,7 @@ from typing import Any
 
 from greenlet import GreenletExit
 
-from lockclient.acquisition import holding
+from lockclient.acquisition import heartbeat_and_loss
 from lockclient.model import clocks, process_identity
 from lockclient.stores.etcd import members
 from lockclient.stores.etcd.wire import rpc_methods
@@ -317,8 +317,8 @@ def virtual(open_channel: Callable[..., Any]) -> Iterator[None]:
 
 GLOBALS: tuple[tuple[ModuleType, str], ...] = (
     (scheduler, "shared"),
-    (holding, "held_by_process"),
-    (holding, "on_lost_threads"),
+    (heartbeat_and_loss, "held_by_process"),
+    (heartbeat_and_loss, "on_lost_threads"),
     (log_queue, "shared"),
 )
 """What each process has of its own."""

@@ -36,7 +36,7 @@ SEAMS = (
     "lockclient.testing.lock_model",
     # the state machine
     "lockclient.acquisition.state_machine",
-    "lockclient.acquisition.steps",
+    "lockclient.acquisition.driver",
     # where stores are, by URL, and the names that docs/protocol*.md gives to what stands in them
     "lockclient.stores.common.segments",
     "lockclient.stores.etcd.keys",

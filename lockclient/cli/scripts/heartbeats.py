@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from lockclient.acquisition.holding import Holding
+from lockclient.acquisition.heartbeat_and_loss import Holding
 from lockclient.cli.scripts.shell_mutex import ShellMutex
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, Stamps, monotonic

@@ -10,7 +10,7 @@ from typing import Any, cast
 import click
 from click.core import ParameterSource
 
-from lockclient.acquisition.holding import Holding
+from lockclient.acquisition.heartbeat_and_loss import Holding
 from lockclient.cli.exit_status import SIGNALLED, status_of_error
 from lockclient.cli.scripts.errors import Failure, errors_as_statuses, print_message
 from lockclient.cli.scripts.signals import Interrupted, Signals, die_by_signal

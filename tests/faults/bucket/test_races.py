@@ -73,7 +73,7 @@ class TestContention:
             patch.setenv("STORAGE_EMULATOR_HOST", server.url)
             # Else a try that is late is repeated.
             patch.setattr("lockclient.stores.gcs.wire.http_client.FIRST_TRY_TIMEOUT_S", PATIENCE)
-            patch.setattr("lockclient.acquisition.holding.PUSH_TRY_S", PATIENCE)
+            patch.setattr("lockclient.acquisition.heartbeat_and_loss.PUSH_TRY_S", PATIENCE)
             store = open_store(settings_of(server, ""))
             held = ClusterMutex("x", store=store, keepalive=True)
             held.acquire()

@@ -96,7 +96,7 @@ class SilentStore(MemoryStore):
 
 def test_a_watch_that_lies_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A waiter that hears nothing looks for itself, once a minute."""
-    monkeypatch.setattr("lockclient.acquisition.attempt.POSITION_POLL_S", 0.2)
+    monkeypatch.setattr("lockclient.acquisition.acquire.POSITION_POLL_S", 0.2)
     store = taken(SilentStore())
     waiter = ClusterMutex("x", store=store)
     thread = queue_up(waiter)

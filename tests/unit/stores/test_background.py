@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.acquisition.steps import ThreadInbox
+from lockclient.acquisition.driver import ThreadInbox
 from lockclient.errors import StoreClosed, StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
+from lockclient.acquisition.driver import Steps, drive
 from lockclient.acquisition.state_machine import Acquisition
-from lockclient.acquisition.steps import Steps, drive
 from lockclient.errors import ClusterMutexError, LockLost, StoreClosed, StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.stores import protocol

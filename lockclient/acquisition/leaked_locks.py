@@ -9,9 +9,9 @@ import warnings
 from contextlib import suppress
 from functools import partial
 
-from lockclient.acquisition import holding
-from lockclient.acquisition.holding import Holding
-from lockclient.acquisition.steps import drive
+from lockclient.acquisition import heartbeat_and_loss as held_locks
+from lockclient.acquisition.driver import drive
+from lockclient.acquisition.heartbeat_and_loss import Holding
 from lockclient.errors import ClusterMutexError
 from lockclient.model.backtrace import innermost
 from lockclient.model.clocks import Deadline
@@ -32,9 +32,9 @@ def _at_exit() -> None:
     """Release each held lock, or name it; finalizers after this release none."""
     until = Deadline.after(RELEASE_AT_EXIT_S)
     scheduler.shared.flush(RELEASE_AT_EXIT_S)  # interrupted acquisitions are withdrawn
-    held_locks = [held for held in list(holding.held_by_process.values()) if held.healthy]
+    held_locks = [held for held in list(held_locks.held_by_process.values()) if held.healthy]
     # The releases first: a handler of the log may block.
-    for held in sorted(held_locks, key=lambda held: not held.release_at_exit):
+    for held in sorted(unreleased, key=lambda held: not held.release_at_exit):
         if held.release_at_exit:
             _release(held, until.remaining())
         else:
@@ -80,7 +80,7 @@ def _warn_of_leak(held: Holding) -> None:
         f"released: {_until(held)}. Use `with`, or keep what acquire() returns."
     )
     log.warning("%s", message, extra=naming(held.acquisition))
-    holding.on_lost_threads.submit(partial(_warn, message, where))
+    held_locks.on_lost_threads.submit(partial(_warn, message, where))
 
 
 def line_of(held: Holding) -> str:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any, NoReturn, TypeVar
 
-from lockclient.acquisition.base import BaseMutex, log
+from lockclient.acquisition.base_mutex import BaseMutex, log
 from lockclient.errors import LockTimeout
 
 Result = TypeVar("Result")

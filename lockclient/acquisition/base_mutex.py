@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 from uuid import uuid4
 
 from lockclient import default_store
-from lockclient.acquisition.attempt import WITHDRAW_ANSWER_S, Attempt
+from lockclient.acquisition.acquire import WITHDRAW_ANSWER_S, Attempt
+from lockclient.acquisition.driver import Steps
+from lockclient.acquisition.heartbeat_and_loss import Holding, held_by_process
 from lockclient.acquisition.held_lock import NO_FENCING, NO_GUARD, BaseHeldLock, Block, OnLost
-from lockclient.acquisition.holding import Holding, held_by_process
 from lockclient.acquisition.ownership import Acquisitions, CallerLocks
 from lockclient.acquisition.state_machine import Acquisition
-from lockclient.acquisition.steps import Steps
 from lockclient.default_store import defaults
 from lockclient.errors import ClusterMutexError, LockTimeout, StoreUnavailable
 from lockclient.model.backtrace import calling_line, capture

@@ -22,10 +22,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from lockclient.acquisition.holding import Holding, held_by_process
-from lockclient.acquisition.left_behind import line_of
+from lockclient.acquisition.driver import NextEvent, Steps
+from lockclient.acquisition.heartbeat_and_loss import Holding, held_by_process
+from lockclient.acquisition.leaked_locks import line_of
 from lockclient.acquisition.state_machine import Acquired, Acquisition, Busy, Step, UsedUp, Wait
-from lockclient.acquisition.steps import NextEvent, Steps
 from lockclient.acquisition.wait_report import WaitReport
 from lockclient.errors import ClusterMutexError, LockNotHeld, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now, monotonic
