@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress, filterfalse
 from math import inf
-from operator import attrgetter
+from operator import attrgetter, is_not
 
 from lockclient.model.announcement import failing_recipients
 from lockclient.model.holder import OK
@@ -27,7 +28,7 @@ _MAX_GONE = 50
 _CLOCK_NOISE_S = 1.0
 """The wall clock and the monotonic clock do not run alike."""
 _SORTED_FROM = 20
-"""Where fewer rows than one in so many are new, they are inserted; else all are sorted."""
+"""Where at most one row in so many has changed, it is moved alone; else all are sorted."""
 
 _urgency_of, _until_of = attrgetter("urgency"), attrgetter("until")
 
@@ -41,6 +42,7 @@ class Rows:
         self._rows: dict[str, Row] = {}
         self._queued: set[str] = set()
         self._judged_at = 0.0
+        self._shown: dict[str, Listed] = {}
         self._locks: list[Listed] = []
         self.until = inf
         """The time up to which all rows stand as they do, or one before it."""
@@ -49,25 +51,41 @@ class Rows:
         """Return the rows at a wall-clock time, the most urgent first."""
         listed = lister(self._table, wall, waits.heads, waits.deadlocks)
         queued = {*self._table.waiters(), *waits.heads, *waits.by_lock}
-        judged_at, rows = self._table.judged_at(wall), self._table.rows()
-        known, locks = self._rows, self._locks
+        judged_at, rows, known = self._table.judged_at(wall), self._table.rows(), self._rows
         if judged_at < self._judged_at - _CLOCK_NOISE_S:  # the clock was put back
-            known, locks = {}, []
-        changed = {name for name, row in rows.items() if known.get(name) is not row}
-        changed |= known.keys() - rows.keys()
+            known = {}
+        # Without a step of Python for each of tens of thousands of rows that are as before.
+        changed = set(compress(rows, map(is_not, map(known.get, rows), rows.values())))
+        if len(self._shown) + len(changed - self._shown.keys()) > len(rows):
+            changed.update(filterfalse(rows.__contains__, self._shown))
         changed |= queued | self._queued
         if judged_at > self.until:
-            changed |= {lock.holder.name for lock in locks if judged_at > lock.until}
-            self.until = min((lock.until for lock in locks if judged_at <= lock.until), default=inf)
-        locks = [lock for lock in locks if lock.holder.name not in changed]
-        fresh = [listed(rows[name]) for name in changed & rows.keys()]
-        if len(fresh) < len(locks) / _SORTED_FROM:
-            for lock in fresh:
-                insort(locks, lock, key=_urgency_of)
-        else:
-            locks = sorted(locks + fresh, key=_urgency_of)
+            changed |= {lock.holder.name for lock in self._locks if judged_at > lock.until}
+            self.until = min(
+                (lock.until for lock in self._locks if judged_at <= lock.until), default=inf
+            )
+        self._locks = self._replaced(
+            changed, [listed(rows[name]) for name in changed & rows.keys()]
+        )
+        self._rows, self._queued, self._judged_at = rows, queued, judged_at
+        return self._locks
+
+    def count_of(self, names: Collection[str]) -> int:
+        """Return how many of these names have a row."""
+        return sum(1 for name in names if name in self._rows)
+
+    def _replaced(self, names: Collection[str], fresh: Sequence[Listed]) -> list[Listed]:
+        """Return a new list, in which the rows of `names` are the fresh ones."""
+        shown, locks = self._shown, self._locks.copy()
+        old = [lock for name in names if (lock := shown.pop(name, None)) is not None]
+        shown.update((lock.holder.name, lock) for lock in fresh)
         self.until = min(self.until, *map(_until_of, fresh)) if fresh else self.until
-        self._rows, self._queued, self._judged_at, self._locks = rows, queued, judged_at, locks
+        if len(names) > len(locks) / _SORTED_FROM:
+            return sorted(shown.values(), key=_urgency_of)
+        for lock in old:
+            del locks[bisect_left(locks, lock.urgency, key=_urgency_of)]
+        for lock in fresh:
+            insort(locks, lock, key=_urgency_of)
         return locks
 
 
@@ -80,7 +98,7 @@ class Snapshot:
             written.
         locks: those that are held, the most urgent first.
         gone: the rows of locks that ended within `GONE_SHOWN_S`.
-        counts: the number of locks that each word of `VERDICTS` finds.
+        counts: the number of locks that each word of `FILTERS` finds.
         waiters: the number of waiters of each lock that has some.
         removals: the newest of the `recorded` ones.
         versions: for `locks`, `waits` and `removals` a number that grows with each change.
@@ -122,6 +140,7 @@ class Snapshot:
         unwell = bisect_left(locks, HEALTHY, key=_urgency_of)
         counts = Counter(word for lock in locks[:unwell] for word in lock.standing.words)
         counts[OK] += len(locks) - unwell
+        counts[WAITERS] = rows.count_of(waiters)
         removals, recorded = table.removals(), table.recorded()
         versions = dict.fromkeys(("locks", "waits", "removals"), 0)
         if before is not None:
@@ -151,11 +170,6 @@ class Snapshot:
     def is_right_at(self, judged_at: float) -> bool:
         """Tell whether all locks stand as they do here at a time, if nothing was written."""
         return self.judged_at - _CLOCK_NOISE_S <= judged_at <= self.until
-
-    @property
-    def waited(self) -> int:
-        """The number of held locks that have waiters."""
-        return sum(1 for lock in self.locks if lock.waiters)
 
     @property
     def waiting(self) -> int:
