@@ -32,7 +32,7 @@ def _at_exit() -> None:
     """Release each held lock, or name it; finalizers after this release none."""
     until = Deadline.after(RELEASE_AT_EXIT_S)
     scheduler.shared.flush(RELEASE_AT_EXIT_S)  # interrupted acquisitions are withdrawn
-    held_locks = [held for held in list(held_locks.held_by_process.values()) if held.healthy]
+    unreleased = [held for held in list(held_locks.held_by_process.values()) if held.healthy]
     # The releases first: a handler of the log may block.
     for held in sorted(unreleased, key=lambda held: not held.release_at_exit):
         if held.release_at_exit:
