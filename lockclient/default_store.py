@@ -15,7 +15,7 @@ from lockclient.text.escaping import hidden
 from lockclient.threads.log_queue import get_logger
 
 if TYPE_CHECKING:
-    from lockclient.instruments.observer import About, Instrument, Observer
+    from lockclient.instruments.event_delivery import About, Instrument, Observer
     from lockclient.stores.service_protocol import ServiceStore
 
 
@@ -57,7 +57,7 @@ def described(
         require_callable("instruments", instrument)
     observer = before = defaults.observer
     if instruments is not None or about is not None:
-        from lockclient.instruments.observer import Observer  # few programs need it
+        from lockclient.instruments.event_delivery import Observer  # few programs need it
 
         if before is not None:
             instruments = before.instruments if instruments is None else instruments

@@ -27,12 +27,12 @@ from mutexdash.data.history import History
 from mutexdash.data.live import Live
 from mutexdash.data.query import BadParameter
 from mutexdash.data.staleness import Probe
-from mutexdash.data.waiters import WaiterPoller
+from mutexdash.data.waits import WaiterPoller
 from mutexdash.markup.cluster_label import ClusterLabel
 from mutexdash.security import guard
 from mutexdash.security.access import Access
 from mutexdash.security.proxy import mounted
-from mutexdash.web import api, exports, force_unlock, metrics, pages
+from mutexdash.web import exports, force_unlock_routes, json_api, pages, probes_and_metrics
 from mutexdash.web.context import Dashboard, Unlocks, attach, dashboard
 from mutexdash.web.respond import compress
 from mutexdash.web.trace_link import trace_link
@@ -138,13 +138,13 @@ def create_app(
     app.url_map.merge_slashes = False
     app.url_map.converters["lock"] = LockName
     registry = CollectorRegistry()
-    registry.register(ComputedCollector(lambda: metrics.lock_gauges(live, store)))
+    registry.register(ComputedCollector(lambda: probes_and_metrics.lock_gauges(live, store)))
     unlocks = Unlocks(registry, access.unlocks_a_minute, ticks)
     build = _build(Path(app.root_path), label)
     attach(app, Dashboard(live, store, registry, url, build, unlocks))
     guard.protect(app, access)
     app.after_request(compress)
-    for part in (pages, api, exports, metrics, force_unlock):
+    for part in (pages, json_api, exports, probes_and_metrics, force_unlock_routes):
         app.register_blueprint(part.blueprint)
     links = {
         "prometheus_url": prometheus_url,
@@ -152,7 +152,7 @@ def create_app(
         "trace_of": partial(trace_link, trace_url),
     }
     app.context_processor(lambda: links | {"label": label})
-    metrics.install(app, registry)
+    probes_and_metrics.install(app, registry)
     app.after_request(_say_how_old)
     app.wsgi_app = mounted(app.wsgi_app, access)  # type: ignore[method-assign]  # as Flask has it
     app.register_error_handler(HTTPException, _explain)

@@ -15,7 +15,7 @@ from lockclient.service.options import ServiceCommand, service_options, store_of
 from lockclient.stores.settings import Settings
 from mutexdash.app import Service
 from mutexdash.markup.cluster_label import COLOURS, ClusterLabel, read_title
-from mutexdash.security.options import access_options, in_clear, read_access, read_link
+from mutexdash.security.access_flags import access_options, in_clear, read_access, read_link
 from mutexdash.web.trace_link import read_trace_url
 
 log = logging.getLogger("mutexdash")

@@ -36,7 +36,7 @@ from lockclient.threads import scheduler
 from lockclient.threads.log_queue import get_logger, naming
 
 if TYPE_CHECKING:
-    from lockclient.instruments.observer import Observation
+    from lockclient.instruments.event_delivery import Observation
 
 log = get_logger(__name__)
 

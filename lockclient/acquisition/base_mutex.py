@@ -54,7 +54,7 @@ from lockclient.threads.log_queue import get_logger
 from lockclient.threads.reentry import is_in_own_thread, own_thread_error
 
 if TYPE_CHECKING:
-    from lockclient.instruments.observer import About, Instrument
+    from lockclient.instruments.event_delivery import About, Instrument
 
 log = get_logger(__name__)
 

@@ -24,7 +24,7 @@ from lockclient.threads.pool import WorkerPool
 from lockclient.threads.scheduler import RETRY_S, Task
 
 if TYPE_CHECKING:
-    from lockclient.instruments.observer import Observation
+    from lockclient.instruments.event_delivery import Observation
 
 log = get_logger(__name__)
 

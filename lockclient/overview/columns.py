@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from heapq import nlargest, nsmallest
 from typing import Any, Final, NamedTuple
 
-from lockclient.overview.listing import Listed
-from lockclient.overview.lock_view import no_unlock, unlocks_at
+from lockclient.overview.listed_locks import Listed
+from lockclient.overview.lock_presentation import no_unlock, unlocks_at
 from lockclient.text.durations import duration, roughly
 from lockclient.text.escaping import shown_name
 from lockclient.text.timestamps import distance

@@ -10,7 +10,7 @@ from lockclient.model.fields import COUNT, FLAG, KNOWN, NAMES, TEXT, Fact
 from lockclient.model.holder import FACTS, STATES, Holder
 from lockclient.model.removal import REMOVAL_FACTS, Removal
 from lockclient.model.ticket import Ticket
-from lockclient.overview.listing import Listed
+from lockclient.overview.listed_locks import Listed
 from lockclient.overview.verdict import Standing
 
 _NOW: Final = (

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
-from lockclient.overview.listing import RELEASED, Ended
+from lockclient.overview.listed_locks import RELEASED, Ended
 from lockclient.overview.rows import Transition
 
 _MAX_ENDED = 2000

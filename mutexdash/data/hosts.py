@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from lockclient.model.holder import OK
-from lockclient.overview.listing import Listed
+from lockclient.overview.listed_locks import Listed
 from lockclient.overview.verdict import Standing
 from mutexdash.data.query import Page, Query
-from mutexdash.data.waiters import Waits
+from mutexdash.data.waits import Waits
 
 
 class HostRow(NamedTuple):

@@ -13,7 +13,7 @@ from lockclient.service.supervision import Loop
 from mutexdash.data.history import History
 from mutexdash.data.snapshot import Rows, Snapshot
 from mutexdash.data.staleness import Probe
-from mutexdash.data.waiters import NO_WAITS, WaiterPoller
+from mutexdash.data.waits import NO_WAITS, WaiterPoller
 
 RESTORE_SHOWN_S = 86400.0
 """Seconds for which a restore of the store is told."""

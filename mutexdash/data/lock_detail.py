@@ -15,7 +15,7 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.deadlocks import Deadlock
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
-from lockclient.overview.lock_view import removed_from
+from lockclient.overview.lock_presentation import removed_from
 from lockclient.overview.table import Table
 from lockclient.overview.verdict import standing
 from lockclient.stores.outcomes import ReadResult
@@ -43,7 +43,7 @@ class Detail:
         trouble: why the store could not be asked, a sentence; empty if it was.
         deadlock: the circle of waits that this lock is in, as it seems.
         clocks: why no unlocker can compare clocks, if the lock's alert needs that; else empty.
-        removed_from: see `lock_view.removed_from`.
+        removed_from: see `lock_presentation.removed_from`.
         others: if `complete`, the holders of the other locks in that, by their names.
     """
 

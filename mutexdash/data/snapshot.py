@@ -14,12 +14,12 @@ from lockclient.model.announcement import failing_recipients
 from lockclient.model.holder import OK
 from lockclient.model.removal import Removal
 from lockclient.overview.columns import first_of
-from lockclient.overview.listing import HEALTHY, Listed, lister
+from lockclient.overview.listed_locks import HEALTHY, Listed, lister
 from lockclient.overview.rows import Row
 from lockclient.overview.table import Table
 from mutexdash.data.history import History
 from mutexdash.data.query import WAITERS, Page, Query
-from mutexdash.data.waiters import Waits
+from mutexdash.data.waits import Waits
 
 GONE_SHOWN_S = 6.0
 """Seconds for which the row of a lock that ended is still shown."""

@@ -9,14 +9,14 @@ from typing import Final, NamedTuple
 from lockclient.model.holder import Holder
 from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK
 from lockclient.model.ticket import Ticket
-from lockclient.overview.listing import RELEASED, Ended
+from lockclient.overview.listed_locks import RELEASED, Ended
 from lockclient.overview.verdict import standing
 from lockclient.text.durations import duration
 from lockclient.text.escaping import plain
 from lockclient.text.timestamps import utc
 from mutexdash.data.live import Live, Moment
 from mutexdash.data.query import Query
-from mutexdash.data.waiters import Waits
+from mutexdash.data.waits import Waits
 
 HELD: Final = "held"
 DEFAULT_SPAN_S: Final = 3600.0

@@ -6,7 +6,7 @@ import re
 
 from markupsafe import Markup, escape
 
-from mutexdash.markup.escaping import visible
+from mutexdash.markup.html_text import visible
 
 # ASCII only, so that no two addresses look alike, and no quotes; what ends a sentence ends it.
 _ADDRESS = re.compile(r"https?://[A-Za-z0-9[][!#-;=?-~]*[A-Za-z0-9/_=&%#~+-]")

@@ -73,7 +73,7 @@ const tick = (root) => {
     const { start, alert, end } = node.dataset;
     const part = (since, until) =>
       Math.min(1, Math.max(0, (now() - Number(since)) / (until - since)));
-    // As `Bar` in lockclient/overview/lock_view.py: half of it until the alert, half after, unless
+    // As `Bar` in lockclient/overview/lock_presentation.py: half of it until the alert, half after, unless
     // it is not known to be past that.
     const after = node.parentNode.classList.contains("ok") ? 0 : part(alert, end);
     node.setAttribute("width", `${(50 * (part(start, alert) + after)).toFixed(1)}%`);

@@ -18,8 +18,8 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from lockclient.model.retention import RECORD_RETENTION
 from lockclient.overview.columns import COLUMNS, MANY_WAITERS, QUEUE
-from lockclient.overview.force_unlock import NO_RECORD
-from lockclient.overview.lock_view import Bar, fact_rows, fact_text, no_unlock
+from lockclient.overview.force_unlock_request import NO_RECORD
+from lockclient.overview.lock_presentation import Bar, fact_rows, fact_text, no_unlock
 from lockclient.overview.verdict import standing
 from lockclient.text.durations import duration, parse_duration, period, roughly
 from lockclient.text.escaping import apart, meant, plain
@@ -38,10 +38,10 @@ from mutexdash.data.timeline import (
     ticks,
     wait_text,
 )
-from mutexdash.markup.backtrace import read_backtrace
-from mutexdash.markup.escaping import iso, visible
+from mutexdash.markup.frames import read_backtrace
+from mutexdash.markup.html_text import iso, visible
 from mutexdash.markup.links import linked
-from mutexdash.markup.remedies import remedies, runbook_sections, visits
+from mutexdash.markup.next_steps import remedies, runbook_sections, visits
 from mutexdash.web.context import dashboard, name_asked_for
 from mutexdash.web.exports import read_removal
 from mutexdash.web.respond import Passing, respond

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import click
 
 from lockclient.model.holder import Holder
-from mutexdash.security.options import read_link
+from mutexdash.security.access_flags import read_link
 
 _PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
 _MAX_CHARS = 200

@@ -17,7 +17,7 @@ from lockclient.model.holder import Holder
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.requests import Remove, Request
 from lockclient.stores.service_protocol import ServiceStore
-from mutexdash.markup.remedies import remedies
+from mutexdash.markup.next_steps import remedies
 from tests.contract.asking import holder
 from tests.support.etcd_binary import Etcdctl, exhaust_space, put_at_once
 from tests.support.locks import has, queue_up, take

@@ -31,7 +31,7 @@ from lockclient import (
     open_store,
 )
 from lockclient.model.clocks import Deadline
-from lockclient.overview.force_unlock import force_unlock
+from lockclient.overview.force_unlock_request import force_unlock
 from lockclient.threads import log_queue, scheduler
 from tests.support.locks import has
 from tests.support.processes import wait_until

@@ -24,7 +24,7 @@ from lockclient import (
 )
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline
-from lockclient.overview.force_unlock import force_unlock
+from lockclient.overview.force_unlock_request import force_unlock
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.threads import daemon_thread
 from tests.support.etcd_binary import Etcdctl, frozen

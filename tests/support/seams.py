@@ -52,7 +52,7 @@ SEAMS = (
     # records and pure functions
     "lockclient.model.*",
     "lockclient.text.*",
-    "lockclient.overview.lock_view",
+    "lockclient.overview.lock_presentation",
     "lockclient.overview.search",
     "lockclient.overview.verdict",
     "mutexdash.markup.*",

@@ -20,9 +20,9 @@ from lockclient.cli.store_access import (
 from lockclient.errors import ClusterMutexError
 from lockclient.model.announcement import announced_at
 from lockclient.model.clocks import monotonic
-from lockclient.overview.listing import lister
+from lockclient.overview.listed_locks import lister
+from lockclient.overview.queue_reader import WaitQueues
 from lockclient.overview.table import Table
-from lockclient.overview.waiters import WaitQueues
 from lockclient.stores.diagnosis_protocol import (
     ERROR,
     FINE,

@@ -10,8 +10,8 @@ from lockclient.model.announcement import CLOCKS_UNKNOWN, announced, failing_rec
 from lockclient.model.deadlocks import Deadlock
 from lockclient.model.fields import NEVER
 from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, UNDECIDED
-from lockclient.overview.listing import Listed
-from lockclient.overview.lock_view import no_unlock
+from lockclient.overview.listed_locks import Listed
+from lockclient.overview.lock_presentation import no_unlock
 from lockclient.overview.rows import Row
 from lockclient.stores.diagnosis_protocol import ERROR, FINE, WARNING, Clock, Finding
 from lockclient.text.durations import duration

@@ -18,7 +18,7 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.model.retention import RECORD_RETENTION
-from lockclient.overview import force_unlock as forcing
+from lockclient.overview import force_unlock_request as forcing
 from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.stores.settings import Settings

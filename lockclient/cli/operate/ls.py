@@ -35,12 +35,12 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.deadlocks import Deadlock
 from lockclient.overview import columns
 from lockclient.overview.columns import SORTS, first_of
-from lockclient.overview.listing import Listed, lister
+from lockclient.overview.listed_locks import Listed, lister
 from lockclient.overview.lock_json import LOCK_FACTS, locks_document
+from lockclient.overview.queue_reader import WaitQueues
 from lockclient.overview.search import Search
 from lockclient.overview.table import Table
 from lockclient.overview.verdict import VERDICTS
-from lockclient.overview.waiters import WaitQueues
 from lockclient.service.options import told_as
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.stores.settings import Settings

@@ -21,7 +21,7 @@ from lockclient.model.holder import FACTS, OK, OVERDUE, Holder
 from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
 from lockclient.overview.lock_json import UNLISTED, whole_lock
-from lockclient.overview.lock_view import NOTCH, Bar, fact_rows, fact_text, removed_from
+from lockclient.overview.lock_presentation import NOTCH, Bar, fact_rows, fact_text, removed_from
 from lockclient.overview.verdict import standing
 from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.requests import Read
@@ -157,7 +157,7 @@ def lock_lines(
     """Yield the lines that show a held lock.
 
     Args:
-        earliest: of an overdue lock, `lock_view.removed_from`.
+        earliest: of an overdue lock, `lock_presentation.removed_from`.
         waiters: None: nobody knows who waits, since the store has no line.
     """
     stands = standing(holder, wall, deadlock=deadlock is not None)

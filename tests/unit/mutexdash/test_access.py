@@ -127,7 +127,7 @@ def test_nothing_is_written_without_the_flag() -> None:
 
 
 def test_every_way_to_write_is_behind_the_gate(board: Board) -> None:
-    """A view that takes a POST, not in `web.force_unlock`, would be a second gate to forget."""
+    """A view that takes a POST, not in `force_unlock_routes`, would be a second gate to forget."""
     for rule in board.app.url_map.iter_rules():
         writes = (rule.methods or set()) - {"GET", "HEAD", "OPTIONS"}
         assert not writes or rule.endpoint.startswith("writes."), rule

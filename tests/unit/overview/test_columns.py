@@ -27,8 +27,8 @@ from lockclient.model.removal import AUTO_UNLOCK, REMOVAL_FACTS, Removal
 from lockclient.model.ticket import Ticket
 from lockclient.overview import columns
 from lockclient.overview.columns import COLUMNS, SORTS, CellKind, first_of
-from lockclient.overview.listing import Listed, urgency
-from lockclient.overview.lock_view import fact_rows, fact_text
+from lockclient.overview.listed_locks import Listed, urgency
+from lockclient.overview.lock_presentation import fact_rows, fact_text
 from lockclient.overview.table import Table
 from lockclient.overview.verdict import Standing
 from mutexdash.web.openapi import description

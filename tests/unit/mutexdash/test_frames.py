@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mutexdash.markup.backtrace import Frame, read_backtrace
+from mutexdash.markup.frames import Frame, read_backtrace
 
 STACK = """\
   File "/usr/lib/python3.11/threading.py", line 975, in run

@@ -11,11 +11,11 @@ import pytest
 from markupsafe import escape
 
 from lockclient.model.holder import Holder
-from lockclient.overview.lock_view import NOTCH, Bar
+from lockclient.overview.lock_presentation import NOTCH, Bar
 from lockclient.text.durations import duration
 from lockclient.text.escaping import apart, shown_name
 from lockclient.text.timestamps import utc
-from mutexdash.markup.escaping import visible
+from mutexdash.markup.html_text import visible
 from mutexdash.markup.links import linked
 from tests.support.board import Board
 from tests.support.polls import OTHER_LETTERS

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from lockclient.cli.group import group
 from lockclient.model.holder import Holder
 from lockclient.overview.verdict import Standing
-from mutexdash.markup.remedies import remedies, runbook_sections
+from mutexdash.markup.next_steps import remedies, runbook_sections
 from reference import runbook
 from tests.deploy.test_rules import WANTED
 

@@ -6,7 +6,7 @@
     /api/removed?q=&page=&per_page=              what was auto-unlocked and force-unlocked
     /api/removed/deploy%2Fprod?uuid=             one of these, with its backtrace
     /api/removal?name=..&uuid=                   the same
-    /api/locks/deploy%2Fprod/force-unlock        POST: see `web.force_unlock`
+    /api/locks/deploy%2Fprod/force-unlock        POST: see `web.force_unlock_routes`
     /api/openapi.yaml                            all of this, for programs to read
 
 Errors are `{"error": "a sentence"}`. In lists, texts of more than 200 characters are cut, and end

@@ -18,7 +18,7 @@ from werkzeug.wrappers import Response as BaseResponse
 from lockclient.errors import StoreError, StoreFull, StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.model.removal import Removal
-from lockclient.overview.force_unlock import NO_RECORD, Changed, force_unlock
+from lockclient.overview.force_unlock_request import NO_RECORD, Changed, force_unlock
 from lockclient.service.logging_setup import log_fields
 from lockclient.text.escaping import apart, plain
 from mutexdash.security.guard import who_did_it
