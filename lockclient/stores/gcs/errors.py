@@ -1,65 +1,57 @@
-"""Maps the bucket's statuses and errors to our exceptions, and tells which can be retried."""
+"""Statuses and errors of a bucket: which can be retried, and which exceptions they become."""
 
 from __future__ import annotations
 
 import re
 from typing import Any, Final
 
-import requests
-import urllib3
 from google.auth import exceptions as auth
-from urllib3.exceptions import ConnectTimeoutError, NewConnectionError, ReadTimeoutError
+from requests import ConnectTimeout, ReadTimeout
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    NewConnectionError,
+    ReadTimeoutError,
+)
 
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.fields import json_object
 from lockclient.stores.common.network_errors import ADVICE, Cause, Reason, chain
 from lockclient.stores.gcs.wire.http_session import HttpAnswer
 
-Unanswered = (
-    requests.RequestException,
-    urllib3.exceptions.HTTPError,
-    auth.TransportError,
-    OSError,
-)
-"""Exceptions of a try that nobody has answered."""
+Unanswered = (HTTPError, auth.TransportError, OSError)
+"""Exceptions of a try without an answer; those of `requests` are OSErrors."""
 
 TOO_MANY_REQUESTS = 429
-"""Too many requests, or more than one write a second to an object: a pause, and nothing else."""
+"""Too many requests, or more than one write a second to an object: it was not done."""
 RETRYABLE_STATUSES = (TOO_MANY_REQUESTS, 408, 500, 502, 503, 504)
-"""Statuses that are no answer, so that the request is sent again: all but the first do not tell
-whether it was done, or will be."""
+"""Statuses after which a request is sent again. After all but the first it is unknown whether it
+was done, or will be."""
 _CONFLICT: Final = 409
-"""Somebody else has changed the object at the same time. Google wants it tried again, and does not
-say that it was never done: so it is taken as 503 is, and only where the write names the version
-that it changes, so that it does nothing the second time."""
+"""Another client changed the object at the same time. Google wants a retry and does not say that
+the request was not done. So only a write that names a version is retried: the second one fails."""
 
 
 def effective_status(answer: HttpAnswer) -> int:
-    """Return the status that is meant: "too many requests" has an older form, of a refusal."""
+    """Return the status; an older form of 429 is a 403."""
     if answer.status == 403 and b"ateLimitExceeded" in answer.body:  # (user)rateLimitExceeded
         return TOO_MANY_REQUESTS
     return answer.status
 
 
 def is_retryable(status: Exception | int, *, guarded: bool) -> bool:
-    """Tell whether a status is no answer; `guarded`: of a write that names a version."""
+    """Tell whether a request is sent again; `guarded`: it is a write that names a version."""
     return status in RETRYABLE_STATUSES or (guarded and status == _CONFLICT)
 
 
 def may_have_happened(error: Exception | int) -> bool:
-    """Tell whether what failed like this may have been done, or may arrive yet."""
+    """Tell whether a request that failed like this may have been done, or may still arrive."""
     if isinstance(error, int):
         return error != TOO_MANY_REQUESTS
-    return not any(map(_is_unsent, chain(error)))
-
-
-def _is_unsent(error: BaseException) -> bool:
-    """Tell whether this came before a request was sent: no token, or no connection.
-
-    (All that goes wrong before there is one, tunnel and TLS too, is such an error: `http_session`.)
-    A proxy's error in general tells nothing: urllib3 calls an answer that was lost by one the same.
-    """
-    return isinstance(error, auth.GoogleAuthError | NewConnectionError | ConnectTimeoutError)
+    # Without a token or a connection nothing was sent; see `_Connection.connect`. A ProxyError
+    # proves nothing: urllib3 raises it, too, if a proxy loses an answer.
+    unsent = (auth.GoogleAuthError, NewConnectionError, ConnectTimeoutError)
+    return not any(isinstance(cause, unsent) for cause in chain(error))
 
 
 def cause_of(error: Exception | int, answer: HttpAnswer | None = None) -> Cause:
@@ -68,9 +60,9 @@ def cause_of(error: Exception | int, answer: HttpAnswer | None = None) -> Cause:
         reason = Reason.BUSY if error == TOO_MANY_REQUESTS else None
         return Cause(reason, f"HTTP status {error}: {_message(answer)}")
     assert isinstance(error, Exception), "a status has an answer"
-    if isinstance(error, requests.ReadTimeout | ReadTimeoutError):
+    if isinstance(error, ReadTimeout | ReadTimeoutError):
         return Cause.of(Reason.NO_ANSWER)
-    if isinstance(error, requests.ConnectTimeout):
+    if isinstance(error, ConnectTimeout):
         return Cause.of(Reason.NO_CONNECTION)
     return Cause.of_error(error)
 
@@ -81,7 +73,7 @@ def _error(answer: HttpAnswer) -> dict[str, Any]:
 
 
 def _message(answer: HttpAnswer) -> str:
-    """Return Google's own sentence."""
+    """Return Google's own text."""
     message = _error(answer).get("message")
     if not isinstance(message, str):
         message = answer.body[:200].decode(errors="replace")
@@ -89,14 +81,14 @@ def _message(answer: HttpAnswer) -> str:
 
 
 def is_bucket_missing(answer: HttpAnswer) -> bool:
-    """Tell whether it is the bucket that was not found, and not an object in it."""
+    """Tell whether the bucket was not found, and not an object in it."""
     return answer.status == 404 and "bucket does not exist" in _message(answer)
 
 
 def is_failed_precondition(answer: HttpAnswer, *, guarded: bool) -> bool:
-    """Tell whether a 412 says that the object has another version than a guarded write names.
+    """Tell whether a 412 means that the object has another version than a guarded write names.
 
-    A policy of the organization is a 412 as well, with another reason; emulators give no reason.
+    A policy of the organization causes a 412 with another reason; emulators give no reason.
     """
     reports = _error(answer).get("errors")
     reasons = [
@@ -115,26 +107,25 @@ _ADVICE: Final = (
     ),
     (
         "retention policy|[Hh]old",
-        "What is kept for a reason is no place for locks: take a bucket without retention and "
-        "holds.",
+        "Use a bucket without retention and holds for locks.",
     ),
 )
-"""What to do by Google's own words, where the status says too little."""
+"""Advice by Google's own words, for statuses with several meanings."""
 _ADVICE_BY_STATUS: Final = {
     404: "Create the bucket, or correct its name.",
-    412: "See to that policy, or take a bucket that it allows locks in.",
+    412: "Change that policy, or use a bucket that it does not cover.",
     401: "The credentials are not accepted: see GOOGLE_APPLICATION_CREDENTIALS.",
-    403: "Whoever uses locks needs storage.objects.create, get, list, update and delete on the "
+    403: "Each user of locks needs storage.objects.create, get, list, update and delete on the "
     "bucket: the role roles/storage.objectUser has them.",
 }
 
 
 _NETWORK_ADVICE: Final = {
     **ADVICE,
-    Reason.BUSY: "See how many programs use it, and how many want, or write to, that lock.",
+    Reason.BUSY: "Count the programs that use it, and those that want, or write to, that lock.",
     Reason.FILES: "REQUESTS_CA_BUNDLE must be a PEM file that can be read.",
-    Reason.UNTRUSTED: "REQUESTS_CA_BUNDLE must name the authority of what answers for Google: a "
-    "proxy, or an endpoint of your own.",
+    Reason.UNTRUSTED: "REQUESTS_CA_BUNDLE must name the authority of the server that answers for "
+    "Google: a proxy, or an endpoint of your own.",
 }
 
 
@@ -154,37 +145,36 @@ def refusal(answer: HttpAnswer, bucket: str) -> StoreError:
 def foreign_object(bucket: str, name: str) -> StoreError:
     """Return the exception for an object under a lock's name that is not ours."""
     return StoreError(
-        f"In the bucket {bucket} stands an object {name} that is neither a lock nor what one "
-        "leaves: it is somebody else's, and is left alone. Give the locks a prefix of their own "
+        f"In the bucket {bucket} the object {name} is neither a lock nor a tombstone: it is "
+        "somebody else's, and is left alone. Give the locks a prefix of their own "
         "(gs://bucket/prefix), or delete it if nobody needs it."
     )
 
 
 def listing_too_large(bucket: str, prefix: str, objects: int, size: int) -> StoreError:
-    """Return the exception for a listing that is not read to its end."""
+    """Return the exception for a listing that is too large to be read."""
     return StoreError(
         f"In the bucket {bucket} more than {objects:,} objects have a name that begins with "
-        f"{prefix!r}, or they say more than {size >> 20} MiB: so much is not read, and until there "
-        "is less no lock is shown or auto-unlocked. Look what it is (gcloud storage ls "
-        f"'gs://{bucket}/{prefix}**'), delete what nobody needs, and give the locks a prefix of "
-        "their own."
+        f"{prefix!r}, or their metadata more than {size >> 20} MiB. That is not read: until there "
+        "is less, no lock is shown or auto-unlocked. List them (gcloud storage ls "
+        f"'gs://{bucket}/{prefix}**'), delete those that nobody needs, and give the locks a prefix "
+        "of their own."
     )
 
 
 def stale_listing(bucket: str, name: str) -> StoreUnavailable:
     """Return the exception for a listing without the announcement that we wrote before it."""
     return StoreUnavailable(
-        f"A listing of the bucket {bucket} has no {name}, or an old one, though this heartbeat "
-        "was written before it was asked for: something between here and Google answers from "
-        "memory, or for another bucket, or somebody deletes heartbeats. What it says of locks "
-        "is not believed.",
+        f"A listing of the bucket {bucket} has no {name}, or an old one, though this announcement "
+        "was written before the listing was requested: a cache or a proxy answers in place of "
+        "Google, or somebody deletes announcements. The listing is not used.",
         unknown=False,
     )
 
 
 def no_credentials(bucket: str, error: Exception) -> StoreError:
-    """Return the exception for a program that is nobody, or that Google does not let in."""
-    message = error.args[0] if error.args else error  # behind it comes the same as JSON
+    """Return the exception for a program without credentials, or with refused ones."""
+    message = error.args[0] if error.args else error  # the second argument is the answer
     text = " ".join(str(message).split())[:300].rstrip(".")
     return StoreError(
         f"The bucket {bucket} could not be asked, for want of credentials: {text}. Set "
@@ -194,7 +184,7 @@ def no_credentials(bucket: str, error: Exception) -> StoreError:
 
 
 def unavailable(bucket: str, last: Cause, *, unknown: bool) -> StoreUnavailable:
-    """Return the exception for a bucket that did not answer in time, for the last try's reason."""
+    """Return the exception for a bucket that did not answer in time; `last`: the last try."""
     busy = last.reason is Reason.BUSY
     does = "asks us to slow down" if busy else "did not answer in time"
     advice = _NETWORK_ADVICE.get(last.reason, "Check the network and its proxy.")

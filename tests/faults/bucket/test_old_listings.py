@@ -1,4 +1,4 @@
-"""What answers for the bucket with a listing of long ago: an unlocker sees that it is blind."""
+"""A cache or proxy that answers with an old listing: the unlocker notices that it is blind."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def look(store: ServiceStore) -> int:
 
 
 @pytest.mark.parametrize("old", [True, False], ids=["old", "empty"])
-def test_who_gives_signs_of_life_does_not_believe_it(
+def test_an_unlocker_does_not_use_it(
     server: BucketServer, store: ServiceStore, old: bool
 ) -> None:
-    """Its own heartbeat is not the one in there; once it is again, all is well."""
+    """Its own announcement is missing or old there; once it is current again, so is the listing."""
     ask(store, Take(holder()))
     store.announce("one", '{"ttl": 60}', 60, soon())
     assert look(store)
@@ -37,7 +37,7 @@ def test_who_gives_signs_of_life_does_not_believe_it(
         assert look(store)
     server.ahead += 5
     store.announce("one", '{"ttl": 60}', 60, soon())
-    with pytest.raises(StoreUnavailable, match="heartbeat"):
+    with pytest.raises(StoreUnavailable, match="announcement"):
         look(store)
     server.instead = lambda _: None
     assert look(store)

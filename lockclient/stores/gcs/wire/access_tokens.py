@@ -1,15 +1,14 @@
-"""Access tokens for one bucket, fetched by one background thread.
+"""Access tokens for one bucket: one refresh at a time, in a background thread.
 
-Google's credentials know no deadline: asking a metadata server, a token endpoint or a program of
-the user's takes as long as it takes (google-auth tries the metadata server for half a minute). So
-one worker runs their code, and callers wait for it until their own deadlines.
+Google's credentials know no deadline. Asking a metadata server, a token endpoint or a program may
+take any time: google-auth tries the metadata server for half a minute. So one worker thread runs
+their code, and callers wait for it until their own deadlines.
 
-A token is refreshed before it expires, while callers go on with it. A caller without a token (none
-was fetched yet, it has expired, or the bucket has rejected it) waits for the refresh that is under
-way: however many wait, there is one at a time.
+A token is refreshed before it expires, while callers use it. A caller without a token (none was
+fetched yet, it has expired, or the bucket has rejected it) waits for the refresh.
 
-Some credentials call a server that is unreachable a refusal. So the last request tells whether a
-failure is one of the network: it was not answered, or with a status that says "later".
+Some credentials call an unreachable server a refusal. So the last request tells whether a failure
+is one of the network: it was not answered, or answered with a status that can be retried.
 """
 
 from __future__ import annotations
@@ -40,15 +39,15 @@ log = get_logger(__name__)
 
 _SCOPE: Final = "https://www.googleapis.com/auth/devstorage.read_write"
 _REQUEST_TIMEOUT_S: Final = 10.0
-"""Seconds for connecting to who gives tokens, and as many for its answer, at most."""
+"""Seconds for a connection to a server of tokens, and as many for its answer."""
 _REFRESH_AHEAD_S: Final = 225.0
-"""Seconds before its end at which a token is refreshed: sooner the metadata server gives the same
-one again. A token that is good for less than twice as long is refreshed half way."""
+"""Seconds before its end at which a token is refreshed; the metadata server gives the same token
+again before that. A token with less than twice that left is refreshed after half of the time."""
 _LEAST_USE_S: Final = 10.0
 """Seconds for which a new token is used even if our clock calls it expired: a clock that is far
-ahead does so with each, and the bucket knows better."""
-FAILURE_RETENTION_S: Final = 1.0
-"""Seconds for which a failed refresh is not tried again: whoever asks is told of that one."""
+ahead does so with each token, and the bucket knows better."""
+_FAILURE_RETENTION_S: Final = 1.0
+"""Seconds after a failed refresh in which callers get that failure and begin no other one."""
 _METADATA_SIGNS: Final = (
     "GCE_METADATA_HOST",
     "GCE_METADATA_ROOT",
@@ -58,12 +57,12 @@ _METADATA_SIGNS: Final = (
     "GAE_SERVICE",
     "KUBERNETES_SERVICE_HOST",
 )
-"""Variables by which a program may count on a metadata server. Without any, on a machine that is
-none of Google's, one that does not answer means that there are no credentials."""
+"""Variables of machines that have a metadata server. Without any of them, an unreachable metadata
+server means that there are no credentials."""
 
 
 def checked_credentials(given: Any) -> Credentials | str | None:
-    """Return credentials that a program hands over: an object of google-auth, or a file's path.
+    """Return a program's own credentials: an object of google-auth, or a file's path.
 
     Raises:
         ValueError: these are no credentials, or there is no such file.
@@ -82,7 +81,7 @@ def checked_credentials(given: Any) -> Credentials | str | None:
 
 
 class AccessToken(NamedTuple):
-    """A token for the requests, with its expiry on our monotonic clock."""
+    """A token as headers of a request, with its times on our monotonic clock."""
 
     headers: dict[str, str]
     refresh_at: float
@@ -90,11 +89,11 @@ class AccessToken(NamedTuple):
 
     @classmethod
     def of(cls, credentials: Credentials) -> AccessToken:
-        """Return what credentials say that were just refreshed."""
+        """Return the token of credentials that were just refreshed."""
         headers: dict[str, str] = {}
         credentials.apply(headers)  # type: ignore[no-untyped-call]
         left = inf
-        if credentials.expiry is not None:  # in UTC, but it does not say so
+        if credentials.expiry is not None:  # in UTC, without a time zone
             now = datetime.now(timezone.utc).replace(tzinfo=None)
             left = max((credentials.expiry - now).total_seconds(), _LEAST_USE_S)
         now_s = monotonic()
@@ -105,36 +104,33 @@ class AccessTokens:
     """The access tokens of one client; safe to share between threads.
 
     Args:
-        credentials: of google-auth, or the path of a file of such; None: Google's ways to find out.
+        credentials: of google-auth, or the path of a file of such; None: Google's own search.
     """
 
     def __init__(self, credentials: Credentials | str | None) -> None:
         self._given = credentials
         self._changed = threading.Condition()
         self._token: AccessToken | None = None
-        self._failure: auth.GoogleAuthError | None = None
-        self._failed_at = -inf
+        self._failure: auth.GoogleAuthError | None = None  # of the last refresh
+        self._retry_at = -inf
         self._is_refreshing = self._is_closed = False
-        # The worker's alone:
+        # Only the worker's thread writes these:
         self._request = _NotedRequest()
         self._credentials: Credentials | None = None
         self._worker = WorkerPool("token", 1)
 
     def current(self, deadline: Deadline) -> AccessToken:
-        """Return a token that is good, waiting for one until the deadline.
+        """Return a valid token; wait for one until the deadline.
 
         Raises:
-            TransportError: nobody has given one by then, or who gives them is unreachable.
+            TransportError: there was none by then, or the server of tokens is unreachable.
             GoogleAuthError: there are no credentials, or they are refused.
         """
         with self._changed:
             while True:
                 token, now = self._token, monotonic()
-                is_due = token is None or now >= token.refresh_at
-                is_recent = (
-                    self._failure is not None and now < self._failed_at + FAILURE_RETENTION_S
-                )
-                if is_due and not (self._is_refreshing or is_recent or self._is_closed):
+                is_due = (token is None or now >= token.refresh_at) and now >= self._retry_at
+                if is_due and not (self._is_refreshing or self._is_closed):
                     self._is_refreshing = True
                     self._worker.submit(self._refresh)
                 if token is not None and now < token.expires_at:
@@ -146,7 +142,7 @@ class AccessTokens:
                 self._changed.wait(min(deadline.remaining(), threading.TIMEOUT_MAX))
 
     def reject(self, token: AccessToken) -> None:
-        """Drop a token that the bucket does not accept, unless there is another one by now."""
+        """Forget a token that the bucket does not accept, unless there is another one by now."""
         with self._changed:
             if self._token is token:
                 self._token = None
@@ -159,7 +155,7 @@ class AccessTokens:
         self._worker.close()
 
     def _refresh(self) -> None:
-        """Fetch a token, or note why there is none. Called in the worker's thread."""
+        """Fetch a token, or note why there is none. Called by the worker's thread."""
         request = self._request = _NotedRequest(session_with_deadlines())
         token = failure = None
         try:
@@ -169,16 +165,16 @@ class AccessTokens:
             if is_opened or not credentials.valid:
                 credentials.refresh(request)  # type: ignore[no-untyped-call]
             token = AccessToken.of(credentials)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, those that wait are told
+        except BaseException as error:  # noqa: BLE001 - the callers that wait raise it
             failure = request.failure(error)
         with self._changed:
-            is_first, kept = failure is not None and self._failure is None, self._token
-            self._is_refreshing, self._failure, self._failed_at = False, failure, monotonic()
-            self._token = token or kept
+            kept, is_first = self._token, self._failure is None
+            self._token, self._failure, self._is_refreshing = token or kept, failure, False
+            self._retry_at = -inf if failure is None else monotonic() + _FAILURE_RETENTION_S
             self._changed.notify_all()
-        if is_first and kept is not None and (left := kept.expires_at - monotonic()) > 0:
+        if failure is not None and is_first and kept is not None:
             text = "The access token can't be refreshed (%s) and expires in %.0f s; retrying."
-            log.warning(text, failure, left)
+            log.warning(text, failure, max(0.0, kept.expires_at - monotonic()))
 
 
 def _opened(given: Credentials | str | None, request: Request) -> Credentials:
@@ -194,10 +190,10 @@ def _opened(given: Credentials | str | None, request: Request) -> Credentials:
 
 
 class _NotedRequest(Request):
-    """Asks who gives tokens, and notes of the last request why it was not answered, if so."""
+    """Sends requests for tokens, and notes why the last one was not answered, if so."""
 
     host = "Google's credentials"
-    """Who is asked, or was asked last."""
+    """The server of the last request."""
     _unanswered = ""
 
     def __call__(
@@ -221,15 +217,15 @@ class _NotedRequest(Request):
         return response
 
     def failure(self, error: BaseException) -> auth.GoogleAuthError:
-        """Return what an exception means that came after the last request: a `TransportError` if
-        the network, or the server that gives tokens, is to be tried again."""
+        """Return the meaning of an exception after the last request: a `TransportError` if the
+        network, or the server of tokens, is to be tried again."""
         kind: type[auth.GoogleAuthError] = auth.RefreshError
         is_missing = isinstance(error, auth.DefaultCredentialsError)
         if self._unanswered and not (is_missing and not {*_METADATA_SIGNS} & {*os.environ}):
             kind, text = auth.TransportError, f"no access token from {self._unanswered}"
         elif isinstance(error, auth.GoogleAuthError):
-            text = str(error.args[0] if error.args else error)  # behind it comes the same as JSON
+            text = str(error.args[0] if error.args else error)  # the second argument is the answer
             kind = auth.TransportError if error.retryable else kind
-        else:  # what reading a file comes to that is none
+        else:  # like the errors of a file that has no credentials
             text = f"they can't be read ({error})"
         return kind(text)

@@ -1,8 +1,8 @@
-"""HTTP client of one bucket: retries each request until it is answered or the time is up.
+"""HTTP client of one bucket: sends each request until it is answered, or its deadline has passed.
 
-The JSON API by a session that repeats nothing. All repeating is done here, where it is noted in
-the `Delivery` what is not known afterwards. What was answered with 401 was not done: it is sent
-once more, with another access token.
+The session below repeats nothing. The client alone retries, and notes in the `Delivery` what is
+unknown afterwards. A request that was answered with 401 was not done: it is sent once more, with
+another access token.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, cast
 
-import requests
 from google.auth import exceptions as auth
 from google.auth.credentials import Credentials
 from urllib3 import Timeout
@@ -37,22 +36,24 @@ log = get_logger(__name__)
 _GOOGLE_URL = "https://storage.googleapis.com"
 
 FIRST_TRY_TIMEOUT_S = 2.0
-"""Seconds that the first try may take; each later one may take twice as long."""
+"""Seconds of the first try; each later one has twice as long, up to `MAX_TRY_TIMEOUT_S`."""
 MAX_TRY_TIMEOUT_S = 8.0
 _RETRY_PAUSES_S: Final = (0.1, 0.2, 2.0)
 """Seconds between two tries; an object takes one write a second."""
 MAX_ANSWER_BYTES = 1 << 20
 MAX_PAGE_BYTES = 32 << 20
-"""Bytes of an answer, and of a page of a thousand objects with 8 KiB of metadata each."""
+"""Bytes of an answer; of a page of a thousand objects with 8 KiB of metadata each."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A request: its method, its path behind the host, and which statuses are answers to it.
+    """An HTTP request to the bucket.
 
-    With `truncate_at` no more than so many bytes of the answer are read; else one of more than
-    `max_bytes` is an error. One that is to be sent `once` is not sent again where it may have been
-    done, or may arrive yet.
+    Attributes:
+        path: behind the host.
+        expected: the statuses that answer it; any other is an error.
+        truncate_at: bytes of the answer that are read; 0: more than `max_bytes` are an error.
+        once: it is not sent again if it may have been done, or may still arrive.
     """
 
     method: str
@@ -67,7 +68,7 @@ class HttpRequest:
 
     @property
     def guarded(self) -> bool:
-        """True for a write that compares the version that it changes."""
+        """True for a write that names the version that it changes."""
         return "ifGenerationMatch" in self.query
 
 
@@ -75,9 +76,8 @@ class HttpClient:
     """HTTP client of one bucket; safe to share between threads.
 
     Args:
-        location: which one.
-        credentials: see `AccessTokens`; an emulator is asked without any, and an endpoint of the
-            location's own with them.
+        location: of the bucket.
+        credentials: see `AccessTokens`; an emulator gets none, the location's own endpoint does.
     """
 
     def __init__(self, location: GcsLocation, credentials: Credentials | str | None = None) -> None:
@@ -94,33 +94,30 @@ class HttpClient:
         self._clock: tuple[float, float] | None = None
         self._outage: tuple[float, bool] | None = None
 
-    # ------------------------------------------------------------ asking
-
     def ask(
         self, call: HttpRequest, deadline: Deadline, delivery: Delivery | None = None
     ) -> HttpAnswer:
-        """Return the answer; what is not known of it is noted in `delivery`.
+        """Return the answer, and note in `delivery` what is unknown.
 
         Raises:
-            StoreUnavailable: nobody answered by the deadline.
-            StoreError: it refuses, for a reason that trying again won't cure.
+            StoreUnavailable: there was no answer by the deadline.
+            StoreError: the bucket refuses, for a reason that trying again won't change.
             StoreClosed: the connections are closed.
         """
         delivery = delivery or Delivery()
         pauses, max_timeout_s = Backoff(*_RETRY_PAUSES_S), FIRST_TRY_TIMEOUT_S
         last, renewed = Cause(None, "the time was up before it was asked"), False
-        timeout = max_timeout_s
-        while True:
-            if not self._time_left(deadline, delivery):
-                delivery.in_flight = False  # whoever has handed it over may have said otherwise
-                raise self._unanswered(last, unknown=delivery.ambiguous)
+        while self._time_left(deadline, delivery):
             answer: HttpAnswer | None = None
+            timeout = max_timeout_s
             try:
                 token = None if self._tokens is None else self._tokens.current(deadline)
-                # In this order: who abandons it says so first, and then looks whether it is sent.
+                # This thread sets `in_flight`, then reads `abandoned`. A caller that gives up sets
+                # `abandoned`, then reads `in_flight`. So at least one of them sees the other.
                 delivery.in_flight = True
-                if not (timeout := min(self._time_left(deadline, delivery), max_timeout_s)):
-                    continue
+                if not (left := self._time_left(deadline, delivery)):
+                    break
+                timeout = min(left, max_timeout_s)
                 answer, failure = self._try_once(call, token, timeout)
             except errors.Unanswered as error:
                 failure = error
@@ -135,31 +132,32 @@ class HttpClient:
                 self._tokens.reject(token)
                 continue
             delivery.in_flight = False
-            # What only reads does nothing, however late.
+            # A request that only reads changes nothing, however late.
             delivery.ambiguous |= call.method != "GET" and errors.may_have_happened(failure)
             cause = errors.cause_of(failure, answer)
             if cause.reason is Reason.NO_DESCRIPTORS:
                 raise no_descriptors(self.location.url(), unknown=delivery.ambiguous)
-            # It is there after a 429, though a later try may have too little time to hear so.
+            # After a 429 the bucket is reachable, though the last try may be too short to show it.
             is_short = timeout < max_timeout_s and cause.reason is Reason.NO_ANSWER
             if not (is_short and last.reason is Reason.BUSY):
                 last = cause
             if last.reason is not Reason.BUSY:
                 self._log_outage(last)
             if call.once and delivery.ambiguous:
-                raise self._unanswered(last, unknown=True)
+                break
             max_timeout_s = min(2 * max_timeout_s, MAX_TRY_TIMEOUT_S)
             time.sleep(min(pauses.next(), deadline.remaining()))
+        delivery.in_flight = False
+        raise self._unanswered(last, unknown=delivery.ambiguous)
 
     def _time_left(self, deadline: Deadline, delivery: Delivery) -> float:
-        """Return the seconds for further tries; 0: there is to be none."""
+        """Return the seconds for further tries; 0: none is to begin."""
         return 0.0 if self.closed or delivery.abandoned else deadline.remaining()
 
     def _unanswered(self, last: Cause, *, unknown: bool) -> ClusterMutexError:
-        """Return the exception for a request of which no try was answered."""
         if self.closed:
             return closed(self.location, unknown=unknown)
-        if last.reason is Reason.BUSY:  # all the time: by now that is news
+        if last.reason is Reason.BUSY:  # until the deadline: no short pause
             self._log_outage(last)
         return errors.unavailable(self.location.bucket, last, unknown=unknown)
 
@@ -178,7 +176,7 @@ class HttpClient:
     def _try_once(
         self, call: HttpRequest, token: AccessToken | None, timeout: float
     ) -> tuple[HttpAnswer | None, Exception | int]:
-        """Make one try, of so many seconds; return what was answered, and what that means."""
+        """Send it once; return the answer and its status, or None and why it is no answer."""
         headers = {} if token is None else dict(token.headers)
         if call.content_type:
             headers["Content-Type"] = call.content_type
@@ -188,7 +186,7 @@ class HttpClient:
             params=dict(call.query),
             data=call.body or None,
             headers=headers,
-            timeout=cast(Any, Timeout(total=timeout)),  # which requests hands on
+            timeout=cast(Any, Timeout(total=timeout)),  # requests passes it on
             allow_redirects=False,
             stream=True,
         )
@@ -200,21 +198,19 @@ class HttpClient:
                     del body[call.truncate_at :]
                     break
                 if len(body) > call.max_bytes:
-                    raise requests.ReadTimeout("The answer is too long.")
+                    raise OSError(f"the answer has more than {call.max_bytes} bytes")
         answer = HttpAnswer(response.status_code, bytes(body))
-        # A deletion has no content, and what an emulator says of a missing object may be no JSON.
+        # A deletion has no content, and an emulator's 404 may have no JSON.
         has_json = {200: call.method != "DELETE", 404: self._tokens is not None}
         is_checked = has_json.get(answer.status, False) and not call.truncate_at
         if is_checked and json_object(answer.body) is None:
-            # A proxy's or load balancer's page: the bucket has not answered.
-            return None, ValueError("what was answered is no JSON")
-        if answer.status in call.expected:  # else it may be a page, by another clock
-            with suppress(ValueError, TypeError):  # it tells no time
+            # A page of a proxy or load balancer: the bucket has not answered.
+            return None, ValueError("the answer is no JSON")
+        if answer.status in call.expected:  # else a proxy may have answered, by its own clock
+            with suppress(ValueError, TypeError):  # without a time
                 wall = parsedate_to_datetime(response.headers.get("Date", "")).timestamp()
                 self._clock = wall, monotonic()
         return answer, errors.effective_status(answer)
-
-    # ------------------------------------------------------------ the bucket's clock
 
     def now(self) -> float:
         """Return the bucket's wall-clock time, to a second or two; 0 before its first answer."""
@@ -222,7 +218,7 @@ class HttpClient:
         return 0.0 if clock is None else clock[0] + monotonic() - clock[1]
 
     def _log_outage(self, trouble: Cause | None) -> None:
-        """Log the begin and the end of an outage, or of a pause that it asks for, once each."""
+        """Log the begin and the end of an outage, or of a pause for a busy bucket, once each."""
         down, where = self._outage, self.location.url()
         if (trouble is None) == (down is None):
             return
@@ -235,7 +231,7 @@ class HttpClient:
             log.warning("%s %s (%s); retrying.", where, does, trouble.text)
 
     def close(self) -> None:
-        """Close the connections; requests under way, and those to come, end with `StoreClosed`."""
+        """Close the connections; requests in flight and later ones end with `StoreClosed`."""
         self.closed = True
         if self._tokens is not None:
             self._tokens.close()

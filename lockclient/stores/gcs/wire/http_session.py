@@ -1,11 +1,15 @@
-"""HTTP sessions with total deadlines: for connecting, and for all of an answer.
+"""HTTP sessions with total deadlines: one for connecting, and one for the whole answer.
 
-A timeout of `requests` counts for each address that is tried and for each piece that arrives: a
-host with twenty silent addresses, or one that sends a byte now and then, takes any number of them.
+A timeout of `requests` counts for each address that is tried and for each piece that arrives. So a
+host with twenty silent addresses takes twenty timeouts, and one that sends a byte now and then
+takes any number of them.
+
+The session is one of `requests`: google-auth imports that package anyway, and it reads proxies,
+NO_PROXY and certificates from the environment.
 
 `_new_conn` of urllib3, which makes a connection's socket, is not public: nothing else lets TLS
 begin with the time that connecting has left. So pyproject.toml keeps urllib3 below its next major
-version, and `tests/unit/house/test_requirements.py` says what breaks without.
+version, and `tests/unit/house/test_requirements.py` checks that urllib3 calls it.
 """
 
 from __future__ import annotations
@@ -18,7 +22,6 @@ from typing import Any, NamedTuple
 
 import requests
 from requests.adapters import HTTPAdapter
-from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
@@ -32,7 +35,6 @@ class HttpAnswer(NamedTuple):
     body: bytes
 
     def json(self) -> dict[str, Any]:
-        """Return its JSON."""
         found: dict[str, Any] = json.loads(self.body)
         return found
 
@@ -41,33 +43,40 @@ _MAX_CONNECTIONS = 100
 
 
 def session_with_deadlines() -> requests.Session:
-    """Return a session of which each timeout is one for connecting, and one for the answer."""
+    """Return a session whose timeouts each bound all of connecting, and all of an answer."""
     session = requests.Session()
-    # Without any, requests takes a user and password from ~/.netrc in place of the access token.
+    # Without any, requests replaces the access token by a user and password from ~/.netrc.
     session.auth = lambda request: request
     for scheme in ("https://", "http://"):
         session.mount(scheme, _Adapter(pool_maxsize=_MAX_CONNECTIONS, max_retries=0))
     return session
 
 
+class _Adapter(HTTPAdapter):
+    def get_connection_with_tls_context(self, *args: Any, **how: Any) -> Any:
+        pool: Any = super().get_connection_with_tls_context(*args, **how)
+        pool.ConnectionCls = _TlsConnection if pool.scheme == "https" else _Connection
+        return pool
+
+
 class _DeadlineReader(io.RawIOBase):
-    """Reads an answer, all of it within the time that is given for one piece."""
+    """Reads an answer, all of it within the socket's timeout."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._raw = sock.makefile("rb", buffering=0)
         timeout = sock.gettimeout()
-        self._deadline = None if timeout is None else Deadline.after(timeout)
+        assert timeout is not None, "each request has a timeout"
+        self._deadline = Deadline.after(timeout)
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        if self._deadline is not None:
-            if self._deadline.expired():
-                raise TimeoutError("timed out")
-            # Whoever uses the connection next sets its own.
-            self._sock.settimeout(self._deadline.remaining())
+        if self._deadline.expired():
+            raise TimeoutError("timed out")
+        # The next request on this connection sets its own.
+        self._sock.settimeout(self._deadline.remaining())
         return self._raw.readinto(buffer)
 
     def close(self) -> None:
@@ -76,20 +85,22 @@ class _DeadlineReader(io.RawIOBase):
         super().close()
 
 
-class _DeadlineResponse(HTTPResponse):
+class _Response(HTTPResponse):
     def __init__(self, sock: socket.socket, *args: Any, **how: Any) -> None:
         super().__init__(sock, *args, **how)
         self.fp.close()
         self.fp = io.BufferedReader(_DeadlineReader(sock))
 
 
-class _DeadlineConnection(HTTPConnection):
-    response_class = _DeadlineResponse
+class _Connection(HTTPConnection):
+    response_class = _Response
 
     def connect(self) -> None:
-        """Connect, with a proxy's tunnel and TLS; all errors of it are of one kind.
+        """Connect, with a proxy's tunnel and TLS.
 
-        A timeout alone would not tell whether a request was sent.
+        Raises:
+            NewConnectionError, ConnectTimeoutError: for any reason, so that a failure to connect
+                is known from a request that was sent.
         """
         try:
             super().connect()
@@ -101,17 +112,17 @@ class _DeadlineConnection(HTTPConnection):
     def _new_conn(self) -> socket.socket:
         """Connect to one of the host's addresses within one timeout.
 
-        Each address but the last has half of what is left, so that a silent one leaves time.
+        Each address but the last has half of the time that is left, so that a silent one leaves
+        time for the next.
         """
         whole, name = self.timeout, self.host
-        if not isinstance(whole, float | int):
-            return super()._new_conn()
+        assert whole is not None, "each request has a timeout"
         until = Deadline.after(whole)
         try:
             found = socket.getaddrinfo(name, self.port, type=socket.SOCK_STREAM)
             addresses = list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
         except OSError:
-            addresses = [name]  # which says why it can't be found
+            addresses = [name]  # connecting to it raises the reason
         failure: Exception = ConnectTimeoutError(self, f"No connection to {name} in {whole:g} s.")
         try:
             for number, address in enumerate(addresses, 1):
@@ -122,7 +133,7 @@ class _DeadlineConnection(HTTPConnection):
                 self.timeout = left if number == len(addresses) else left / 2
                 try:
                     sock = super()._new_conn()
-                    sock.settimeout(max(until.remaining(), 0.001))  # TLS has what is left
+                    sock.settimeout(max(until.remaining(), 0.001))  # for TLS
                     return sock
                 except Exception as error:  # noqa: BLE001 - the last one is raised
                     failure = error
@@ -131,27 +142,5 @@ class _DeadlineConnection(HTTPConnection):
         raise failure
 
 
-class _DeadlineTlsConnection(_DeadlineConnection, HTTPSConnection):
-    """Its `connect` is the one above, around that of `HTTPSConnection`."""
-
-
-class _Pool(HTTPConnectionPool):
-    ConnectionCls = _DeadlineConnection
-
-
-class _TlsPool(HTTPSConnectionPool):
-    ConnectionCls = _DeadlineTlsConnection
-
-
-class _Adapter(HTTPAdapter):
-    def init_poolmanager(self, *args: Any, **how: Any) -> None:
-        super().init_poolmanager(*args, **how)
-        self.poolmanager.pool_classes_by_scheme = _POOLS
-
-    def proxy_manager_for(self, *args: Any, **how: Any) -> Any:
-        manager = super().proxy_manager_for(*args, **how)
-        manager.pool_classes_by_scheme = _POOLS
-        return manager
-
-
-_POOLS = {"http": _Pool, "https": _TlsPool}
+class _TlsConnection(_Connection, HTTPSConnection):
+    """Its `connect` is that of `_Connection`, around that of `HTTPSConnection`."""
