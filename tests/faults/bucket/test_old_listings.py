@@ -17,9 +17,7 @@ def look(store: ServiceStore) -> int:
 
 
 @pytest.mark.parametrize("old", [True, False], ids=["old", "empty"])
-def test_an_unlocker_does_not_use_it(
-    server: BucketServer, store: ServiceStore, old: bool
-) -> None:
+def test_an_unlocker_does_not_use_it(server: BucketServer, store: ServiceStore, old: bool) -> None:
     """Its own announcement is missing or old there; once it is current again, so is the listing."""
     ask(store, Take(holder()))
     store.announce("one", '{"ttl": 60}', 60, soon())
