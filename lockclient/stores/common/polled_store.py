@@ -1,7 +1,7 @@
 """Base for stores without queue and watch: worker threads send requests, services poll.
 
-That threads ask for event loops means that there is one place that knows what was sent and not
-answered, and a task that is cancelled leaves it to a thread to the end.
+Threads send the requests of event loops, too. So a cancelled task leaves a thread that receives the
+answer, and only threads know which requests are in flight.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lockclient.stores.common.async_bridge import AsyncBridge
 from lockclient.stores.common.background import Background
 from lockclient.stores.common.lifecycle import OpenedStore
 from lockclient.stores.common.lock_poll import LockPolls
-from lockclient.stores.common.polling import Following, Polling
+from lockclient.stores.common.polling import Follower, Polling
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.protocol import Capabilities, Guard, Subscription, WatchEvent, WatchTarget
 from lockclient.stores.requests import Remove, Request, Take
@@ -31,21 +31,18 @@ class RequestExecutor(Protocol):
         """Do a request.
 
         Raises:
-            StoreUnavailable: nobody, or too few, answered by the deadline.
-            StoreError: they refuse, for reasons that trying again won't cure.
+            StoreUnavailable: no server, or too few, answered by the deadline.
+            StoreError: the store refuses for a reason that trying again won't cure.
         """
 
 
 class PolledStore(OpenedStore):
-    """A base of stores that can do without queue, watch, fencing tokens and guard.
+    """A base of stores without queue, watch, fencing tokens and guard.
 
-    What is not there (a line, backtraces that stand apart, a past) is told as empty, and nobody
-    asks for it who has asked the store what it `can` do.
+    Such a store returns an empty queue, and no backtrace of its own.
     """
 
     can: Capabilities
-    _name: str
-    """Of its threads."""
     _executor: RequestExecutor
     _polling: Polling
 
@@ -67,7 +64,7 @@ class PolledStore(OpenedStore):
             return self._lock_polls.take(request, partial(self._executor.do, request, deadline))
         outcome = self._executor.do(request, deadline)
         if isinstance(request, Remove):
-            self._polling.look_soon()  # whoever removes waits until the picture shows it
+            self._polling.poll_soon()  # the remover waits until its table shows the removal
         return outcome
 
     async def send_async(self, request: Request, deadline: Deadline) -> Outcome:
@@ -80,7 +77,7 @@ class PolledStore(OpenedStore):
         return self._lock_polls.watch(target, notify)
 
     def guard(self, name: str, uuid: str) -> Guard:
-        """See `MutexStore.guard`: there is none."""
+        """See `MutexStore.guard`: no caller gets here, by `Capabilities.guard`."""
         raise AssertionError("a store without guards was asked for one")
 
     def has_ticket_lease(self, waiters: Hashable = None) -> bool:
@@ -95,44 +92,45 @@ class PolledStore(OpenedStore):
 
     @property
     def poll(self) -> float:
-        return self._polling.every
+        return self._polling.interval_s
 
     @poll.setter
     def poll(self, seconds: float) -> None:
-        self._polling.every = seconds
+        self._polling.interval_s = seconds
 
     def load(self, kinds: tuple[Kind, ...], deadline: Deadline) -> Iterator[Batch]:
         return self._polling.load(kinds, deadline)
 
-    def follow(self, revision: int, notify: Callable[[Batch], None]) -> Following:
+    def follow(self, revision: int, notify: Callable[[Batch], None]) -> Follower:
         return self._polling.follow(revision, notify)
 
     def connected(self) -> bool:
-        return self._polling.fine
+        return self._polling.is_reachable
 
     def watch_restarts(self) -> int:
-        """See `ServiceStore.watch_restarts`: looks that were not answered."""
+        """See `ServiceStore.watch_restarts`: polls without an answer."""
         return self._polling.failures
 
     def renew_watch(self) -> None:
-        """See `ServiceStore.renew_watch`: each look is a new one."""
-        self._polling.look_soon()
+        """See `ServiceStore.renew_watch`: poll at once."""
+        self._polling.poll_soon()
 
     def clock_offsets(self, timeout: float) -> list[float]:
         """See `ServiceStore.clock_offsets`: by the last answer."""
         polling = self._polling
-        return [monotonic() + polling.clock.ahead() - time.time()] if polling.fine else []
+        return [monotonic() + polling.clock.ahead() - time.time()] if polling.is_reachable else []
 
     def newest_announcement(self, deadline: Deadline) -> int:
-        """Return the revision of now: what was written by now, whatever that is, `follow` shows by
-        its next look. That the store answers, looks prove, and no request besides.
+        """Return the revision of now: the next poll shows all that was written by now.
+
+        It sends no request: the last poll was answered.
         """
-        if not self._polling.fine:
-            raise StoreUnavailable(f"{self.endpoints()[0]} did not answer the last look.")
+        if not self._polling.is_reachable:
+            raise StoreUnavailable(f"{self.endpoints()[0]} did not answer the last poll.")
         return self._polling.revision_at(monotonic())
 
     def backtrace(self, code: str, deadline: Deadline) -> bytes | None:
-        """See `ServiceStore.backtrace`: no backtrace stands apart."""
+        """See `ServiceStore.backtrace`: each removal record has its own."""
         return None
 
     def wait_queue(self, name: str, limit: int, deadline: Deadline) -> WaitQueue:

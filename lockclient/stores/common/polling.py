@@ -1,18 +1,16 @@
-"""Emulates a watch by polling: `load` and `follow` for stores that have none.
+"""Polling: `load` and `follow` of stores without a watch.
 
-A look reads all that services follow, and what has changed since the look before it is told as a
-watch would tell it: tables, unlockers and dashboards know no difference. What is written and
-overwritten between two looks nobody sees, but for removals, of which there are records.
+A poll reads all that services follow, and its differences to the poll before are one batch. So
+tables, unlockers and dashboards read the same changes as from a watch, but for values that were
+overwritten between two polls. A removal is not among these: it leaves a record.
 
-**Revisions.** A store like that has no number of its own that grows with each write, but a clock.
-So the revision of a look is the store's own time at which it began, in 4096ths of a millisecond,
-and all that it finds has that revision. They grow, those of all processes can be compared, and
-`load`, `follow` and `announce` keep what is promised of revisions: whatever was written before a
-moment is shown by each look that began after it. By the numbers that requests of this store
-compare, its versions, a change is named besides (`Change.version`).
+**Revisions.** Such a store numbers no writes, but it has a clock. The revision of a poll is the
+store's time at which the poll began, in 4096ths of a millisecond, and every item that it finds has
+that revision. So revisions grow and can be compared between processes, and a poll shows everything
+that was written before it began. Requests compare a number of their own: `Change.version`.
 
-**How old the picture is** each batch says by itself (`Batch.known_at`), also one in which nothing
-has changed: when its look began, on our monotonic clock.
+**Age.** Each batch has the monotonic time at which its poll began (`Batch.known_at`), also a batch
+without changes.
 """
 
 from __future__ import annotations
@@ -31,25 +29,26 @@ from lockclient.model.holder import Found
 from lockclient.stores.protocol import Subscription
 from lockclient.stores.service_protocol import Batch, Change, Kind
 from lockclient.threads.log_queue import get_logger
-from lockclient.threads.reentry import mark_thread
+from lockclient.threads.pool import Repeating, WorkerPool
+from lockclient.threads.reentry import briefly
 
 log = get_logger(__name__)
 
 POLL_INTERVAL_S: Final = 5.0
-"""Seconds from the begin of one look to that of the next, if nobody says otherwise."""
+"""Seconds from the begin of one poll to the begin of the next, by default."""
 POLL_TIMEOUT_S: Final = 30.0
-"""Seconds for a look: as long as one is tried no other one begins."""
+"""Seconds for the answers to a poll."""
 HINT_DELAY_S: Final = 0.2
-"""Seconds from a hint to the look for which it is a reason: whoever waited for that has it then."""
+"""Seconds from a hint to its poll: what follows the hinted change is read with it."""
 HINTED_POLLS_SHARE: Final = 4
-"""Of the time at most one part in so many goes into looks for which hints are the reason."""
+"""Polls because of hints take at most one part in so many of the time."""
 CLOCK_WINDOW_S: Final = 60.0
-"""Seconds for which an answer tells how the store's clock and ours are to each other."""
+"""Seconds for which an answer is used to compare the store's clock with ours."""
 REVISIONS_PER_S: Final = 4096 * 1000
-"""Of a second. (That makes revisions of less than 2 to the 53rd: all JSON has them whole.)"""
+"""Revisions in one second: they stay below 2 to the 53rd, which JSON keeps exactly."""
 
 Key = tuple[Kind, str, str]
-"""Of an item: its kind, name and part."""
+"""The kind, name and part of an item."""
 
 
 class StoredItem(NamedTuple):
@@ -57,8 +56,8 @@ class StoredItem(NamedTuple):
 
     Attributes:
         kind, name, part: as in `Change`; a lock has no part, since it has all of them.
-        version: another one each time that anything of it is written.
-        at: when it was written, by the store's clock.
+        version: another number after each write of the item.
+        at: the time of the write, by the store's clock.
         values: by part, with the revisions that requests of the store compare.
     """
 
@@ -83,309 +82,306 @@ class KnownItem(NamedTuple):
     parts: tuple[str, ...]
 
 
-class Source(Protocol):
-    """The store, as looks read it; each page is asked for as it is wanted.
+Known = Mapping[Key, KnownItem]
+Pages = Iterator[Sequence[StoredItem]]
 
-    An item whose version is `known` may come without its values: nobody asks for them.
+
+class Source(Protocol):
+    """Reads the store for polls, each page when the caller asks for it.
+
+    An item whose version is `known` may come without its values.
     """
 
-    def live(
-        self, deadline: Deadline, known: Mapping[Key, KnownItem]
-    ) -> Iterator[Sequence[StoredItem]]:
-        """Read all locks, what stands in the place of some (`withdrawn`), and all unlockers."""
+    def live(self, deadline: Deadline, known: Known) -> Pages:
+        """Read all locks, the tombstones in the place of locks, and all announcements."""
 
-    def records(
-        self, deadline: Deadline, known: Mapping[Key, KnownItem]
-    ) -> Iterator[Sequence[StoredItem]]:
-        """Read all records of removals, as lists have them."""
+    def records(self, deadline: Deadline, known: Known) -> Pages:
+        """Read all removal records, without long texts."""
 
     def record_version(self) -> int:
-        """Return a number that is another one when `live` has read signs of a new record."""
+        """Return a number that changes when `live` has read signs of a new removal record."""
 
     def now(self) -> float:
         """Return the store's time, Unix seconds; 0 before its first answer."""
 
 
 HintSource = Callable[[Callable[[], None]], Subscription]
+"""Calls a function at each hint that something has changed."""
 
 LIVE: Final[frozenset[Kind]] = frozenset(("locks", "withdrawn", "unlockers"))
-"""What is read by each look."""
+"""The kinds that every poll reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class PollSnapshot:
-    """The items that one poll found; `records` are those reported until then; None: they are not
-    followed."""
+    """The items that one poll found, and the `record_version` of the removal records among them.
+
+    Without a `record_version` the records are not followed.
+    """
 
     revision: int
-    items: Mapping[Key, KnownItem]
-    records: int | None
+    items: Known
+    record_version: int | None
 
 
 class StoreClock:
     """The store's clock, by ours.
 
-    An answer tells the time in whole seconds, and takes a while. So what is taken for the store's
-    time is never ahead of it: the most that any of the last answers made of it.
+    An answer has the time in whole seconds and takes a while to arrive. So each answer gives a
+    lower bound of the store's time, and the highest bound of the last answers is used.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._lock = threading.Lock()
         self._began = monotonic()
-        self._before, self._ahead = -inf, -inf
+        self._before, self._ahead = -inf, -inf  # bounds of the last window, and of this one
 
     def ahead(self) -> float:
-        """Return how many seconds it is ahead of our monotonic clock."""
-        said, here = self._now(), monotonic()
-        with self._lock:
-            if here > self._began + CLOCK_WINDOW_S:
-                self._began, self._before, self._ahead = here, self._ahead, -inf
-            self._ahead = max(self._ahead, said - here if said else -inf)
-            return max(self._before, self._ahead, -here)
+        """Return how many seconds the store's clock is ahead of our monotonic clock."""
+        theirs, ours = self._now(), monotonic()
+        with briefly(self._lock):
+            if ours > self._began + CLOCK_WINDOW_S:
+                self._began, self._before, self._ahead = ours, self._ahead, -inf
+            self._ahead = max(self._ahead, theirs - ours if theirs else -inf)
+            return max(self._before, self._ahead, -ours)
 
 
 class Polling:
-    """Looks at a store.
+    """The polls of one store.
 
     Args:
-        source: the store.
-        name: of its threads.
-        hints: calls what it is given at each hint that something has changed, if there are any.
+        source: reads the store.
+        pool: its threads poll.
+        hints: where the store publishes hints.
     """
 
-    def __init__(self, source: Source, name: str, hints: HintSource | None = None) -> None:
-        self.every = POLL_INTERVAL_S
-        self.hints = hints
+    def __init__(self, source: Source, pool: WorkerPool, hints: HintSource | None = None) -> None:
+        self.interval_s = POLL_INTERVAL_S
         self.clock = StoreClock(source.now)
-        self._source = source
-        self._name = name
-        self._lock = threading.Lock()
-        self.seen = PollSnapshot(0, {}, None)
-        """At the last look: another follower may go on from there."""
-        self._newest = 0
-        self._following: list[Following] = []
-        self.fine = False
-        """Whether the last look was answered."""
+        self.snapshot = PollSnapshot(0, {}, None)
+        """The snapshot of the last poll, from which another follower may continue."""
+        self.is_reachable = False
+        """True if the last poll was answered."""
         self.failures = 0
+        self._source = source
+        self._pool = pool
+        self._hints = hints
+        self._lock = threading.Lock()
+        self._newest = 0
+        self.followers: dict[Follower, None] = {}
 
     def revision_at(self, moment: float) -> int:
-        """Return the revision of a monotonic moment, which looks that begin later show.
+        """Return the revision of a monotonic moment; polls that begin later have a higher one.
 
-        0 before the store's first answer: nobody knows its time.
+        0 before the store's first answer, when its time is unknown.
         """
         return max(0, int((moment + self.clock.ahead()) * REVISIONS_PER_S))
 
-    def _next(self, begun: float) -> int:
-        """Return the revision of a look that began then."""
+    def _next_revision(self, begun: float) -> int:
         revision = self.revision_at(begun)
-        with self._lock:
+        with briefly(self._lock):
             self._newest = max(revision, self._newest + 1)
             return self._newest
 
-    # ------------------------------------------------------------ reading all
-
     def load(self, kinds: Iterable[Kind], deadline: Deadline) -> Iterator[Batch]:
-        """See `ServiceStore.load`: by a look of its own."""
+        """See `ServiceStore.load`: read all, in a poll of its own."""
         wanted, begun, source = set(kinds), monotonic(), self._source
-        # Before: what is told of meanwhile is read once more.
+        # Read before the records: one that is written meanwhile is read once more by the next poll.
         record_version = source.record_version()
-        before, items, revision = self.seen.items, dict[Key, KnownItem](), 0
+        known, items, revision = self.snapshot.items, dict[Key, KnownItem](), 0
         pages = chain(
             source.live(deadline, {}) if wanted & LIVE else (),
             source.records(deadline, {}) if "removed" in wanted else (),
         )
         for page in pages:
-            revision = revision or self._next(begun)
-            for kind in dict.fromkeys(item.kind for item in page):
-                changes: list[Change] = []
-                for item in (found for found in page if found.kind == kind):
-                    # What was told is no news, though it may have been written during the look that
-                    # found it. All else is put in order by the store's own time.
-                    known = before.get(item.key)
-                    first = min(
-                        int(item.at * REVISIONS_PER_S), known.revision if known else revision
-                    )
-                    items[item.key] = KnownItem(item.version, first, tuple(item.values))
-                    changes += _changes(item, first, first)
-                if kind in wanted:
-                    yield Batch(tuple(changes), revision, known_at=begun)
-        revision = revision or self._next(begun)
-        if pages_asked := wanted & {*LIVE, "removed"}:
-            self.fine = True
-        if "locks" in pages_asked:
-            self.seen = PollSnapshot(
-                revision, items, record_version if "removed" in wanted else None
-            )
+            revision = revision or self._next_revision(begun)
+            changes: dict[Kind, list[Change]] = {}
+            for item in page:
+                # Items are ordered by the store's own time. An item that an earlier poll found is
+                # no newer than that poll, though it may have been written during it.
+                before = known.get(item.key)
+                found_at = before.revision if before else revision
+                created = min(int(item.at * REVISIONS_PER_S), found_at)
+                items[item.key] = KnownItem(item.version, created, tuple(item.values))
+                if item.kind in wanted:
+                    changes.setdefault(item.kind, []).extend(_writes(item, created, created))
+            for found in changes.values():
+                yield Batch(tuple(found), revision, known_at=begun)
+        revision = revision or self._next_revision(begun)
+        if wanted & {*LIVE, "removed"}:
+            self.is_reachable = True
+        if "locks" in wanted:
+            followed = record_version if "removed" in wanted else None
+            self.snapshot = PollSnapshot(revision, items, followed)
         yield Batch((), revision, known_at=begun)
 
-    # ------------------------------------------------------------ following
+    def follow(self, revision: int, notify: Callable[[Batch], None]) -> Follower:
+        """See `ServiceStore.follow`; it continues from the last poll's snapshot alone."""
+        snapshot = self.snapshot
+        known = snapshot if snapshot.revision == revision - 1 else None
+        follower = Follower(self, known, notify, self._pool, self._hints)
+        self.followers[follower] = None
+        return follower
 
-    def follow(self, revision: int, notify: Callable[[Batch], None]) -> Following:
-        seen = self.seen
-        following = Following(
-            self, seen if seen.revision == revision - 1 else None, notify, self._name
-        )
-        with self._lock:
-            self._following = [running for running in self._following if not running.closed]
-            self._following.append(following)
-        following.start()
-        return following
-
-    def look(self, before: PollSnapshot, deadline: Deadline) -> tuple[Batch, PollSnapshot]:
-        """Look once; return what has changed since then, and what was seen now."""
+    def poll(self, before: PollSnapshot, deadline: Deadline) -> tuple[Batch, PollSnapshot]:
+        """Read the store; return the changes since a snapshot, and the new snapshot."""
         begun, source = monotonic(), self._source
         items, changed = dict[Key, KnownItem](), list[StoredItem]()
         _compare(source.live(deadline, before.items), before, items, changed)
         record_version = source.record_version()
-        # After them: whoever removes a lock writes the record before it can be seen to be gone.
-        if before.records not in (None, record_version):
+        # Read after the locks: a removal writes its record before it deletes the lock.
+        if before.record_version not in (None, record_version):
             _compare(source.records(deadline, before.items), before, items, changed)
         else:
-            records = (entry for entry in before.items.items() if entry[0][0] == "removed")
-            items.update(records)
-        revision = self._next(begun)
+            items.update(entry for entry in before.items.items() if entry[0][0] == "removed")
+        revision = self._next_revision(begun)
         changes: list[Change] = []
         for item in sorted(changed, key=attrgetter("at")):
             known = before.items.get(item.key)
-            first = revision if known is None else known.revision
-            items[item.key] = KnownItem(item.version, first, tuple(item.values))
-            changes += _changes(item, revision, first)
+            created = revision if known is None else known.revision
+            items[item.key] = KnownItem(item.version, created, tuple(item.values))
+            changes += _writes(item, revision, created)
             if known is not None:
-                changes += _gone(item.key, [*{*known.parts} - {*item.values}], revision)
+                changes += _deletions(item.key, {*known.parts} - {*item.values}, revision)
         for key in before.items.keys() - items.keys():
-            changes += _gone(key, before.items[key].parts, revision)
+            changes += _deletions(key, before.items[key].parts, revision)
+        followed = None if before.record_version is None else record_version
         batch = Batch(tuple(changes), revision, known_at=begun)
-        return batch, PollSnapshot(
-            revision, items, None if before.records is None else record_version
-        )
+        return batch, PollSnapshot(revision, items, followed)
 
-    def look_soon(self) -> None:
-        """Look at once, and not only when it is time: something has just been written."""
-        for following in self._following:
-            following.look_soon()
+    def poll_soon(self) -> None:
+        """Have each follower poll at once: this process has just written something."""
+        for follower in list(self.followers):
+            follower.poll_soon()
 
     def close(self) -> None:
-        """End all that follows."""
-        for following in self._following:
-            following.close()
+        """End all followers."""
+        for follower in list(self.followers):
+            follower.close()
 
 
-class Following(threading.Thread):
-    """Looks again and again, and tells what has changed.
+class Follower:
+    """Polls again and again, and notifies of the changes.
 
-    A look that is not answered tells nothing: the picture grows old, which it says. What is refused
-    is told as a watch's refusal, and ends it, as does whatever nobody thought of.
+    A poll without an answer notifies of nothing, so `Batch.known_at` grows old. A refusal ends the
+    follower with a gap that has its reason; an unexpected error ends it with a gap.
     """
 
     def __init__(
         self,
         polling: Polling,
-        seen: PollSnapshot | None,
+        snapshot: PollSnapshot | None,
         notify: Callable[[Batch], None],
-        name: str,
+        pool: WorkerPool,
+        hints: HintSource | None,
     ) -> None:
-        super().__init__(name=f"clustermutex-{name}-looks", daemon=True)
-        self._polling = polling
-        self._seen = seen
-        self._notify = notify
-        self._wakeup = threading.Event()
-        self._soon = self._hinted = False
-        self._hints: Subscription | None = None
         self.closed = False
+        self._polling = polling
+        self._snapshot = snapshot
+        self._notify = notify
+        self._hints = hints
+        self._subscription: Subscription | None = None
+        self._next_at = monotonic() + polling.interval_s
+        self._least_at = -inf  # no poll because of a hint before it
+        self._hinted_at = inf
+        self._is_asked = False
+        self._repeating = Repeating(pool.submit, self._run)
+        self._repeating.run_within(0.0)
 
-    def look_soon(self) -> None:
-        """See `Polling.look_soon`; one that is under way may have read it already, or not."""
-        self._soon = True
-        self._wakeup.set()
+    def poll_soon(self) -> None:
+        """Poll at once, after the end of a poll that runs."""
+        self._is_asked = True
+        self._repeating.run_within(0.0)
 
-    def hint(self) -> None:
-        """Look sooner: somebody says that something has changed, and nothing else of it."""
-        self._hinted = True
-        self._wakeup.set()
+    def _hint(self) -> None:
+        if self._hinted_at == inf:
+            self._hinted_at = monotonic()
+            self._repeating.run_within(0.0)
 
     def close(self) -> None:
+        """End it."""
         self.closed = True
-        self._wakeup.set()
+        self._repeating.run_within(0.0)
 
-    def run(self) -> None:
-        """Look until it is closed."""
-        mark_thread()
-        if self._seen is None:  # nobody knows what was there at that revision
-            return self._tell(Batch((), 0, gap=True))
+    # ------------------------------------------------------------ the pool's thread
+
+    def _run(self) -> float | None:
+        if self._snapshot is None:  # the state at that revision is unknown
+            self._end(Batch((), 0, gap=True))
+        if self.closed or self._snapshot is None:
+            self._unsubscribe()
+            self._polling.followers.pop(self, None)
+            return None
+        if (left := self._seconds_left()) <= 0:
+            self._poll(self._snapshot)
+            return 0.0
+        if self._hinted_at < inf:  # one hint before each poll is enough
+            self._unsubscribe()
+        else:
+            self._subscribe()
+        return left
+
+    def _seconds_left(self) -> float:
+        hinted_at = max(self._hinted_at + HINT_DELAY_S, self._least_at)
+        return -inf if self._is_asked else min(self._next_at, hinted_at) - monotonic()
+
+    def _poll(self, before: PollSnapshot) -> None:
+        begun = monotonic()
+        # Reset first: a hint from here on may be of a change that this poll misses.
+        self._is_asked, self._hinted_at = False, inf
+        self._next_at = begun + self._polling.interval_s
+        self._subscribe()
         try:
-            self._keep_looking(self._seen)
+            self._notify_of_changes(before)
         finally:
-            self._unsubscribe_hints()
+            self._least_at = begun + HINTED_POLLS_SHARE * (monotonic() - begun)
 
-    def _keep_looking(self, seen: PollSnapshot | None) -> None:
-        begun = ended = monotonic()
-        self._subscribe_hints()
-        while seen is not None:
-            self._rest(begun + self._polling.every, begun + HINTED_POLLS_SHARE * (ended - begun))
-            if self.closed:
-                return
-            self._subscribe_hints()  # before the look: nobody tells of what is written during it
-            begun = monotonic()
-            seen = self._look(seen)
-            ended = monotonic()
-
-    def _rest(self, due: float, least: float) -> None:
-        """Wait until the next look is due: sooner after a hint, but not before `least`, and at once
-        if one is asked for."""
-        while not (self.closed or self._soon) and (left := due - monotonic()) > 0:
-            self._wakeup.wait(left)
-            self._wakeup.clear()  # first: what rings from here on is found by the next turn
-            if self._hinted:
-                self._unsubscribe_hints()  # one is enough, however many there are
-                self._hinted = False
-                due = min(due, max(monotonic() + HINT_DELAY_S, least))
-        self._soon = False  # before the look: it reads what was written by now
-
-    def _subscribe_hints(self) -> None:
-        if self._hints is None and self._polling.hints is not None:
-            self._hints = self._polling.hints(self.hint)
-
-    def _unsubscribe_hints(self) -> None:
-        if self._hints is not None:
-            self._hints.close()
-            self._hints = None
-
-    def _look(self, before: PollSnapshot) -> PollSnapshot | None:
-        """Look once, and tell; return what was seen, or None if this ends."""
+    def _notify_of_changes(self, before: PollSnapshot) -> None:
         polling, refused = self._polling, ""
         try:
-            batch, seen = polling.look(before, Deadline.after(POLL_TIMEOUT_S))
+            batch, snapshot = polling.poll(before, Deadline.after(POLL_TIMEOUT_S))
         except (StoreUnavailable, StoreError) as error:
             if isinstance(error, StoreUnavailable) or error.passing:
-                polling.fine = False
+                polling.is_reachable = False
                 polling.failures += 1
-                return before
+                return
             refused = str(error)
         except Exception:
-            log.exception("A look at all locks failed; everything is read again.")
+            log.exception("A poll of all locks failed; everything is read again.")
         else:
-            polling.fine = True
-            self._tell(batch)
-            polling.seen = seen  # after it: who goes on from what was seen has been told of it
-            return seen
-        polling.fine = False
+            polling.is_reachable = True
+            if not self.closed:
+                self._notify(batch)
+            # Afterwards: a follower that continues from it has been notified.
+            self._snapshot = polling.snapshot = snapshot
+            return
+        polling.is_reachable = False
         polling.failures += 1
-        self._tell(Batch((), 0, gap=True, refused=refused))
-        return None
+        self._end(Batch((), 0, gap=True, refused=refused))
 
-    def _tell(self, batch: Batch) -> None:
+    def _end(self, last: Batch) -> None:
         if not self.closed:
-            self._notify(batch)
+            self.closed = True
+            self._notify(last)
+
+    def _subscribe(self) -> None:
+        if self._subscription is None and self._hints is not None:
+            self._subscription = self._hints(self._hint)
+
+    def _unsubscribe(self) -> None:
+        if self._subscription is not None:
+            self._subscription.close()
+            self._subscription = None
 
 
 def _compare(
-    pages: Iterator[Sequence[StoredItem]],
+    pages: Pages,
     before: PollSnapshot,
     items: dict[Key, KnownItem],
     changed: list[StoredItem],
 ) -> None:
-    """Take what is as before into `items`, and all else into `changed`."""
+    """Put known items into `items`, and all others into `changed`."""
     for item in chain.from_iterable(pages):
         known = before.items.get(item.key)
         if known is not None and known.version == item.version:
@@ -394,13 +390,13 @@ def _compare(
             changed.append(item)
 
 
-def _changes(item: StoredItem, revision: int, created: int) -> list[Change]:
+def _writes(item: StoredItem, revision: int, created: int) -> list[Change]:
     return [
         Change(item.kind, item.name, part, value, revision, created, version)
         for part, (value, version) in item.values.items()
     ]
 
 
-def _gone(key: Key, parts: Iterable[str], revision: int) -> list[Change]:
+def _deletions(key: Key, parts: Iterable[str], revision: int) -> list[Change]:
     kind, name, _ = key
     return [Change(kind, name, part, None, revision, revision) for part in parts]

@@ -52,7 +52,6 @@ class GcsStore(PolledStore):
         pace=1.2,  # an object takes one write a second
     )
     location: GcsLocation
-    _name = "bucket"
 
     def __init__(self, location: GcsLocation, credentials: Any = None) -> None:
         self._credentials = checked_credentials(credentials)
@@ -64,7 +63,7 @@ class GcsStore(PolledStore):
         self._client = HttpClient(self.location, self._credentials)
         self._names = ObjectNames(self.location.root)
         self._listing = ObjectListing(self._client, self._names, self._complete_removal)
-        self._polling = Polling(self._listing, self._name)
+        self._polling = Polling(self._listing, self.background.patient)
         self._announced = False
         self._note = Note(b"", 0)
         expiry = Expiry(self._listing) if self.location.expire else None
@@ -141,7 +140,7 @@ class GcsStore(PolledStore):
         with suppress(ClusterMutexError):  # who takes the lock next does it
             objects = self._guarded(Deadline.after(_CLEAN_UP_TIMEOUT_S))
             removal_steps.complete(objects, name, state)
-            self._polling.look_soon()
+            self._polling.poll_soon()
 
     # ------------------------------------------------------------ reading
 

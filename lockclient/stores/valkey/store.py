@@ -41,7 +41,6 @@ class ValkeyStore(PolledStore):
 
     can = Capabilities("Valkey", queue=False, watch=False, fencing=False, guard=False)
     location: ValkeyLocation
-    _name = "valkey"
 
     def __init__(self, location: ValkeyLocation) -> None:
         if not hasattr(select, "poll"):
@@ -67,7 +66,7 @@ class ValkeyStore(PolledStore):
         self._rounds = Rounds(self._servers, self._undo_queue)
         self._listing = KeyListing(self._rounds)
         self._index_walk = IndexWalk(self._servers, self.background.patient)
-        self._polling = Polling(self._listing, self._name, self._pubsub.listen_to_all)
+        self._polling = Polling(self._listing, self.background.patient, self._pubsub.listen_to_all)
         self._announcement_number = self._note_number = 0
         self._note_lock, self._nonce = threading.Lock(), secrets.token_hex(8)
         self._executor = ValkeyRequestExecutor(self._rounds)

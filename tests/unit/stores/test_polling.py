@@ -17,6 +17,7 @@ from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.common.polling import Key, KnownItem, Polling, StoreClock, StoredItem
 from lockclient.stores.protocol import Subscription
 from lockclient.stores.service_protocol import Batch
+from lockclient.threads.pool import WorkerPool
 from tests.support.processes import wait_until
 
 WEEK = Deadline.after(7 * 86400)
@@ -64,14 +65,14 @@ class Follower:
     """Follows locks and removals, and polls when the test says so."""
 
     def __init__(self, polling: Polling) -> None:
-        polling.every = 3600.0
+        polling.interval_s = 3600.0
         self.batches: Queue[Batch] = Queue()
         *_, last = polling.load(("locks", "removed"), WEEK)
         self.following = polling.follow(last.revision + 1, self.batches.put)
         self._polling = polling
 
     def next(self) -> Batch:
-        self._polling.look_soon()
+        self._polling.poll_soon()
         return self.batches.get(timeout=30)
 
 
@@ -82,9 +83,11 @@ def source() -> Source:
 
 @pytest.fixture
 def polling(source: Source) -> Iterator[Polling]:
-    made = Polling(source, "test")
+    pool = WorkerPool("polling", 1)
+    made = Polling(source, pool)
     yield made
     made.close()
+    pool.close()
 
 
 def test_found_records_are_in_the_order_of_their_writing(source: Source, polling: Polling) -> None:
@@ -104,7 +107,7 @@ def test_a_told_record_is_not_new_when_all_is_read_again(source: Source, polling
     source.put("1")
     source.wall -= 3600
     batch = follower.next()
-    wait_until(lambda: polling.seen.revision == batch.revision)
+    wait_until(lambda: polling.snapshot.revision == batch.revision)
     follower.following.close()
     again = [batch for batch in polling.load(("locks", "removed"), WEEK) if batch.changes]
     assert again[0].changes[0].created <= batch.revision
@@ -149,7 +152,8 @@ class Hints:
 def test_slow_polls_are_not_hastened_much(source: Source) -> None:
     """Hints without end make it poll for a quarter of the time, not more."""
     hints, ended = Hints(), threading.Event()
-    polling = Polling(source, "test", hints.listen)
+    pool = WorkerPool("polling", 1)
+    polling = Polling(source, pool, hints.listen)
     follower = Follower(polling)
     source.takes_s = 0.1
 
@@ -170,4 +174,5 @@ def test_slow_polls_are_not_hastened_much(source: Source) -> None:
         ended.set()
         thread.join()
         polling.close()
+        pool.close()
     wait_until(lambda: not hints.listeners, what="the end of the follower's listener")
