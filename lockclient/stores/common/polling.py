@@ -1,16 +1,14 @@
 """Polling: `load` and `follow` of stores without a watch.
 
-A poll reads all that services follow, and its differences to the poll before are one batch. So
-tables, unlockers and dashboards read the same changes as from a watch, but for values that were
-overwritten between two polls. A removal is not among these: it leaves a record.
+A poll reads all that services follow, and its differences to the poll before are one batch: the
+same changes as from a watch, but for values that were overwritten between two polls.
 
 **Revisions.** Such a store numbers no writes, but it has a clock. The revision of a poll is the
 store's time at which the poll began, in 4096ths of a millisecond, and every item that it finds has
 that revision. So revisions grow and can be compared between processes, and a poll shows everything
 that was written before it began. Requests compare a number of their own: `Change.version`.
 
-**Age.** Each batch has the monotonic time at which its poll began (`Batch.known_at`), also a batch
-without changes.
+**Age.** Each batch has the time at which its poll began (`Batch.known_at`), also one without changes.
 """
 
 from __future__ import annotations
