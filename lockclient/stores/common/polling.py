@@ -8,7 +8,7 @@ store's time at which the poll began, in 4096ths of a millisecond, and every ite
 that revision. So revisions grow and can be compared between processes, and a poll shows everything
 that was written before it began. Requests compare a number of their own: `Change.version`.
 
-**Age.** Each batch has the time at which its poll began (`Batch.known_at`), also one without changes.
+**Age.** Each batch, also an empty one, has the time at which its poll began (`Batch.known_at`).
 """
 
 from __future__ import annotations
