@@ -268,7 +268,7 @@ class Unlocker:
         if table.followed >= revision:
             self._polled_at = known_at
         if now > self._polled_at + self._store.poll / 4 and self._deadlines.comes_due(now):
-            self._store.renew_watch()
+            self._store.reopen_watch()
         return self._polled_at
 
     def _send_heartbeat(self) -> None:

@@ -107,7 +107,7 @@ class Freshness:
             late,
             ", and everything is read again" if reading else "",
         )
-        self._store.renew_watch()
+        self._store.reopen_watch()
         if reading:
             self._table.resync()
 

@@ -48,7 +48,7 @@ class WatchEvent:
 
 
 TICKET_TTL_S = 10
-"""Seconds that tickets last without `keep_tickets`."""
+"""Seconds that tickets last without `extend_tickets`."""
 TICKET_RENEWAL_S = TICKET_TTL_S / 4
 
 
@@ -103,7 +103,7 @@ class Capabilities:
 
 
 class TicketRenewal(Protocol):
-    """`common.ticket_keeper`: keeps the tickets of waiters alive, as long as these can act."""
+    """Extends the leases of waiters' tickets while the waiters can act: `common.ticket_leases`."""
 
     def join(self, inbox: Inbox) -> None:
         """Keep this waiter's ticket alive."""
@@ -172,18 +172,18 @@ class MutexStore(Protocol):
         """
 
     def guard(self, name: str, uuid: str) -> Guard:
-        """Return what holds in the store exactly as long as this holder has the lock."""
+        """Return a comparison that is true in the store exactly while this holder has the lock."""
 
     def has_ticket_lease(self, waiters: Hashable = None) -> bool:
-        """Tell whether a `TakeOrQueue` costs one request: what tickets need is there already.
+        """Tell whether these waiters' tickets have a lease, so that `TakeOrQueue` is one request.
 
         Args:
-            waiters: whose tickets: an event loop's, or None for those of all threads. Each loop
-                has a lease of its own, because its tasks can act only while it runs.
+            waiters: an event loop, or None for all threads. Each loop has a lease of its own,
+                because its tasks can act only while it runs.
         """
 
-    def keep_tickets(self, waiters: Hashable, deadline: Deadline) -> bool:
-        """Keep these waiters' tickets alive; False: they are gone, queue again.
+    def extend_tickets(self, waiters: Hashable, deadline: Deadline) -> bool:
+        """Extend the lease of these waiters' tickets; False: it is lost, queue again.
 
         To be called every `TICKET_RENEWAL_S` seconds while there are tickets.
         """

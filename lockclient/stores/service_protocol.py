@@ -65,12 +65,11 @@ class Batch:
 class WaitQueue:
     """The number of a lock's waiters, and the `first` of them, in order.
 
-    Without `ordered` there are too many to find the first: these are some of them.
+    In a queue of more than some thousand waiters `first` has some of them.
     """
 
     waiting: int
     first: tuple[Ticket, ...] = ()
-    ordered: bool = True
 
 
 class Tickets(NamedTuple):
@@ -127,7 +126,7 @@ class ServiceStore(AsyncMutexStore, Protocol):
     def clock_offsets(self, timeout: float) -> list[float]:
         """Ask each member for its wall clock: seconds that it is ahead of ours, where it told."""
 
-    def renew_watch(self) -> None:
+    def reopen_watch(self) -> None:
         """Open the running watch's stream anew, on another member if there is one.
 
         For a stream that may have fallen silent. It goes on where it stopped, missing nothing.

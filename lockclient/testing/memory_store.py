@@ -223,7 +223,7 @@ class MemoryStore(OpenedStore):
     def has_ticket_lease(self, waiters: Hashable = None) -> bool:
         return self._has_lease
 
-    def keep_tickets(self, waiters: Hashable, deadline: Deadline) -> bool:
+    def extend_tickets(self, waiters: Hashable, deadline: Deadline) -> bool:
         with self._reach():
             return self._has_lease
 
@@ -303,7 +303,7 @@ class MemoryStore(OpenedStore):
     def watch_restarts(self) -> int:
         return 0
 
-    def renew_watch(self) -> None:
+    def reopen_watch(self) -> None:
         """Do nothing: what follows here can't fall silent."""
 
     # ------------------------------------------------------------ what unlockers write

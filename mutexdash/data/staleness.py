@@ -86,4 +86,4 @@ class Probe(Loop):
             self._newest, self._renewed_at = newest, asked_at
         elif asked_at - self._renewed_at > _RENEW_INTERVAL_S:
             self._renewed_at = asked_at
-            self._store.renew_watch()
+            self._store.reopen_watch()

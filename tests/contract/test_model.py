@@ -407,7 +407,7 @@ class Equivalence(RuleBasedStateMachine):
     def lose_tickets(self, lock: Lock, who: str | int, pick: int, rare: bool) -> None:
         assert self.subject.lose_tickets is not None
         self.subject.lose_tickets()
-        assert self.store.keep_tickets(None, Deadline.after(30)) is False
+        assert self.store.extend_tickets(None, Deadline.after(30)) is False
         self.tickets_expired()
 
     def tickets_expired(self) -> None:
@@ -430,7 +430,7 @@ class Equivalence(RuleBasedStateMachine):
 
     @invariant()
     def the_same_stands_there(self) -> None:
-        if self.has_lease and not self.store.keep_tickets(None, Deadline.after(30)):
+        if self.has_lease and not self.store.extend_tickets(None, Deadline.after(30)):
             self.tickets_expired()  # a machine stood still for seconds
         for name in self.names:
             lock = self.model.lock(name)

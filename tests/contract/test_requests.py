@@ -39,16 +39,16 @@ def test_two_names_never_meet(ask: Ask) -> None:
 def test_tickets_are_kept_until_they_are_lost(subject: Subject, ask: Ask) -> None:
     """Before the first one there is nothing to keep; a later ticket is kept by itself."""
     assert subject.store.has_ticket_lease() is False
-    assert subject.store.keep_tickets(None, Deadline.after(10)) is False
+    assert subject.store.extend_tickets(None, Deadline.after(10)) is False
     take(ask, holder())
     queue(ask, holder())
     assert subject.store.has_ticket_lease()
-    assert subject.store.keep_tickets(None, Deadline.after(10)) is True
+    assert subject.store.extend_tickets(None, Deadline.after(10)) is True
     assert subject.lose_tickets is not None
     subject.lose_tickets()
-    assert subject.store.keep_tickets(None, Deadline.after(10)) is False
+    assert subject.store.extend_tickets(None, Deadline.after(10)) is False
     queue(ask, holder())
-    assert subject.store.keep_tickets(None, Deadline.after(10)) is True
+    assert subject.store.extend_tickets(None, Deadline.after(10)) is True
 
 
 @pytest.mark.parametrize("mark", [False, True])

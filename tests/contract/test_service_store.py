@@ -154,7 +154,7 @@ class TestFollow:
         slow, quick = reader.follow(last.revision + 1, notify), Follower(writer)
         take(writer, "first")
         wait_until(lambda: told and told[-1].changes, what="the first lock")
-        writer.renew_watch()
+        writer.reopen_watch()
         take(writer, "second")
         wait_until(lambda: quick.holds("second"), what="another to be told")
         assert told[-1].changes[0].name == "first"
@@ -182,7 +182,7 @@ class TestFollow:
         wait_until(reader.connected, what="the watch")
         for number in range(3):
             take(writer, f"before-{number}")
-            reader.renew_watch()
+            reader.reopen_watch()
             take(writer, f"after-{number}")
         names = [f"{when}-{number}" for number in range(3) for when in ("before", "after")]
         wait_until(lambda: all(map(follower.holds, names)), what="all of them")

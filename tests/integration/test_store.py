@@ -65,12 +65,12 @@ class TestWhatIsWritten:
             assert isinstance(ask(store, TakeOrQueue(mine, ticket(mine))), Queued)
             line = etcdctl("get", "--prefix", f"{store.location.root}/queue/", "-w", "json")
             (lease,) = {kv["lease"] for kv in json.loads(line)["kvs"]}
-            if not store.keep_tickets(None, soon()):
+            if not store.extend_tickets(None, soon()):
                 break
             etcdctl("lease", "revoke", f"{lease:x}")
         else:
             raise AssertionError("nobody was told")
-        assert store.keep_tickets(None, soon())
+        assert store.extend_tickets(None, soon())
 
     def test_a_foreign_ticket_is_named_by_its_key(self, store: EtcdStore, etcdctl: Etcdctl) -> None:
         """By the key as it stands, which our clients would encode otherwise; and it counts."""

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from lockclient.errors import StoreClosed, StoreFull, StoreUnavailable
 from lockclient.model.clocks import Deadline
-from lockclient.stores.common.ticket_keeper import TicketKeeper
+from lockclient.stores.common.ticket_leases import TicketLeases
 from lockclient.stores.protocol import MutexStore
 from lockclient.stores.requests import Withdraw
 from lockclient.threads import scheduler
@@ -71,7 +71,7 @@ class Background:
         self.urgent = WorkerPool("urgent", MAX_URGENT)
         self.patient = WorkerPool("patient", MAX_PATIENT)
         self.leases = WorkerPool("lease", MAX_LEASE_REQUESTS)
-        self.tickets = TicketKeeper(store)
+        self.tickets = TicketLeases(store)
         self.overload = ""
         """The reason why no acquisition may begin; empty: one may."""
         self._store = store

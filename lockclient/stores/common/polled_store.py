@@ -84,8 +84,8 @@ class PolledStore(OpenedStore):
         """See `MutexStore.has_ticket_lease`: there are no tickets."""
         return False
 
-    def keep_tickets(self, waiters: Hashable, deadline: Deadline) -> bool:
-        """See `MutexStore.keep_tickets`: there are no tickets."""
+    def extend_tickets(self, waiters: Hashable, deadline: Deadline) -> bool:
+        """See `MutexStore.extend_tickets`: there are no tickets."""
         return False
 
     # ------------------------------------------------------------ ServiceStore
@@ -111,8 +111,8 @@ class PolledStore(OpenedStore):
         """See `ServiceStore.watch_restarts`: polls without an answer."""
         return self._polling.failures
 
-    def renew_watch(self) -> None:
-        """See `ServiceStore.renew_watch`: poll at once."""
+    def reopen_watch(self) -> None:
+        """See `ServiceStore.reopen_watch`: poll at once."""
         self._polling.poll_soon()
 
     def clock_offsets(self, timeout: float) -> list[float]:

@@ -167,7 +167,7 @@ class EtcdStore(EtcdListing):
         lease = self._tickets if waiters is None else self._lease_of(waiters)
         return lease is not None and monotonic() <= lease.usable_until
 
-    def keep_tickets(self, waiters: Hashable, deadline: Deadline) -> bool:
+    def extend_tickets(self, waiters: Hashable, deadline: Deadline) -> bool:
         lease = self._lease_of(waiters)
         with as_store_error():
             return lease is not None and lease.keep(deadline)
@@ -205,7 +205,7 @@ class EtcdStore(EtcdListing):
 
         return clock_offsets(self.location, timeout)
 
-    def renew_watch(self) -> None:
+    def reopen_watch(self) -> None:
         self._stream.renew()
 
     def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> int:

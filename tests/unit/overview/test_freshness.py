@@ -29,7 +29,7 @@ class Case:
     def __post_init__(self) -> None:
         self.fresh = Freshness(cast("Table", self), cast("ServiceStore", self))
 
-    def renew_watch(self) -> None:
+    def reopen_watch(self) -> None:
         self.done.append("reopened")
 
     def loading(self) -> bool:

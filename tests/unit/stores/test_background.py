@@ -13,7 +13,7 @@ from lockclient.acquisition.driver import ThreadInbox
 from lockclient.errors import StoreClosed, StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
-from lockclient.stores.common import background, ticket_keeper
+from lockclient.stores.common import background, ticket_leases
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.protocol import WatchEvent
 from lockclient.stores.requests import Request, Take, Withdraw
@@ -29,7 +29,7 @@ class KeptStore(MemoryStore):
         self.answers: list[bool | Exception] = []
         self.kept = 0
 
-    def keep_tickets(self, waiters: Hashable, deadline: Deadline) -> bool:
+    def extend_tickets(self, waiters: Hashable, deadline: Deadline) -> bool:
         self.kept += 1
         answer = self.answers.pop(0) if self.answers else True
         if isinstance(answer, Exception):
@@ -53,7 +53,7 @@ class BusyInbox(ThreadInbox):
 class TestTickets:
     @pytest.fixture(autouse=True)
     def _quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(ticket_keeper, "TICKET_RENEWAL_S", 0.1)
+        monkeypatch.setattr(ticket_leases, "TICKET_RENEWAL_S", 0.1)
 
     def test_they_are_kept_while_somebody_waits(self) -> None:
         """And no longer: an idle process sends nothing."""
@@ -111,13 +111,13 @@ class TestTickets:
         store = KeptStore()
         able, blocked = ThreadInbox(), BusyInbox("a loop")
         kept: list[Hashable] = []
-        really = store.keep_tickets
+        really = store.extend_tickets
 
         def keep(waiters: Hashable, deadline: Deadline) -> bool:
             kept.append(waiters)
             return really(waiters, deadline)
 
-        store.keep_tickets = keep  # type: ignore[method-assign]
+        store.extend_tickets = keep  # type: ignore[method-assign]
         for inbox in (able, blocked):
             store.background.tickets.join(inbox)
         wait_until(lambda: kept.count("a loop") >= 2)

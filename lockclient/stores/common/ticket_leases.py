@@ -1,0 +1,107 @@
+"""Leases of waiters' tickets: extended while the waiters can act."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable
+
+from lockclient.errors import ClusterMutexError, StoreClosed
+from lockclient.model.clocks import Deadline
+from lockclient.stores.protocol import TICKET_RENEWAL_S, Inbox, MutexStore, WatchEvent
+from lockclient.threads.log_queue import get_logger
+from lockclient.threads.pool import Repeating, WorkerPool
+
+log = get_logger(__name__)
+
+
+class WaiterGroup:
+    """The waiters of one event loop, or of all threads: their tickets have one lease."""
+
+    def __init__(self) -> None:
+        self.has_confirmed = True
+        self.is_failing = False
+
+    def confirm(self) -> None:
+        """Note that the group's waiters can act."""
+        self.has_confirmed = True
+
+
+class TicketLeases:
+    """The waiters of this process on one store, and the leases of their tickets.
+
+    A waiter joins with its inbox, and gets a gap when its ticket is lost. Before each extension a
+    group has to confirm that it can act: the tasks of a blocked event loop would get a lock that
+    they can't take, and waiters behind them would wait.
+
+    No caller takes a lock, so a signal handler or a finalizer may call `join` and `leave`.
+    """
+
+    def __init__(self, store: MutexStore) -> None:
+        self._store = store
+        self._pool = WorkerPool("tickets", 1)
+        self._repeating = Repeating(self._pool.submit, self._extend_all)
+        self._is_repeating = False
+        self._inboxes: dict[Inbox, None] = {}
+        self._groups: dict[Hashable, WaiterGroup] = {}  # used by the pool's thread alone
+
+    def join(self, inbox: Inbox) -> None:
+        """Keep this waiter's ticket alive until it leaves."""
+        # The caller adds its inbox, then reads `_is_repeating`. The thread clears that, then reads
+        # the inboxes. So at least one of them sees the other.
+        self._inboxes[inbox] = None
+        if not self._is_repeating:
+            self._repeating.run_within(TICKET_RENEWAL_S)  # first: an interrupt may end this call
+            self._is_repeating = True
+
+    def leave(self, inbox: Inbox) -> None:
+        """Forget this waiter."""
+        self._inboxes.pop(inbox, None)
+
+    def close(self) -> None:
+        """Wake all waiters, for good."""
+        _notify_of_gap(list(self._inboxes))
+        self._pool.close()
+
+    # ------------------------------------------------------------ the pool's thread
+
+    def _extend_all(self) -> float | None:
+        next_at = Deadline.after(TICKET_RENEWAL_S)
+        # It ends when it finds no waiter, not when the last one leaves: a waiter that is woken
+        # often leaves and joins as often, and its lease would never be extended.
+        self._is_repeating = False
+        inboxes: defaultdict[Hashable, list[Inbox]] = defaultdict(list)
+        for inbox in list(self._inboxes):
+            inboxes[inbox.waiter_group].append(inbox)
+        if not inboxes:
+            return None
+        self._is_repeating = True
+        self._groups = {waiters: self._groups.get(waiters, WaiterGroup()) for waiters in inboxes}
+        for waiters, group in self._groups.items():
+            has_confirmed, group.has_confirmed = group.has_confirmed, False
+            try:
+                inboxes[waiters][0].confirm(group.confirm)
+            except RuntimeError:  # their loop is closed
+                for inbox in inboxes[waiters]:
+                    self.leave(inbox)
+            if has_confirmed and not self._extend(waiters, group):
+                _notify_of_gap(inboxes[waiters])
+        return next_at.remaining()
+
+    def _extend(self, waiters: Hashable, group: WaiterGroup) -> bool:
+        """Extend a lease; return False if it is lost."""
+        try:
+            is_alive = self._store.extend_tickets(waiters, Deadline.after(TICKET_RENEWAL_S))
+        except StoreClosed:
+            return True
+        except ClusterMutexError as error:
+            if not group.is_failing:  # once for an outage
+                log.warning("The places in the queue could not be renewed; retrying: %s", error)
+            group.is_failing = True
+            return True
+        group.is_failing = False
+        return is_alive
+
+
+def _notify_of_gap(inboxes: list[Inbox]) -> None:
+    for inbox in inboxes:
+        inbox.put(WatchEvent(0, gap=True))
