@@ -21,14 +21,19 @@ from lockclient.acquisition.decorator import holding_async
 from lockclient.acquisition.driver import NextEvent, Result, Steps
 from lockclient.acquisition.heartbeat_and_loss import Holding
 from lockclient.acquisition.held_lock import BaseHeldLock, Block, OnLost
-from lockclient.acquisition.ownership import CallerLocks, caller_locks, for_on_lost
+from lockclient.acquisition.ownership import (
+    CallerLocks,
+    caller_locks,
+    for_on_lost,
+    task_actor,
+    this_thread,
+)
 from lockclient.acquisition.with_statement import LEFT, Exit, Statement, entering
 from lockclient.default_store import defaults
 from lockclient.errors import ClusterMutexError, LockLost
 from lockclient.model.backtrace import capture
 from lockclient.model.clocks import Duration, require_timeout
 from lockclient.model.holder import Holder
-from lockclient.model.process_identity import task_actor, this_thread
 from lockclient.model.ticket import Ticket
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.protocol import AsyncMutexStore, MutexStore, WatchEvent

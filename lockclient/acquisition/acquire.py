@@ -25,7 +25,7 @@ from uuid import uuid4
 from lockclient.acquisition.driver import NextEvent, Steps
 from lockclient.acquisition.heartbeat_and_loss import Holding, held_by_process
 from lockclient.acquisition.leaked_locks import line_of
-from lockclient.acquisition.state_machine import Acquired, Acquisition, Busy, Step, UsedUp, Wait
+from lockclient.acquisition.state_machine import Acquisition, End, Step, Wait
 from lockclient.acquisition.wait_report import WaitReport
 from lockclient.errors import ClusterMutexError, LockNotHeld, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now, monotonic
@@ -101,7 +101,7 @@ class Attempt:
         observation = self.observation
         try:
             step: Step | None = self._acquisition.begin(self._begun)
-            while step is not None and not isinstance(step, (Acquired, Busy)):
+            while step is not None and step is not End.ACQUIRED and step is not End.BUSY:
                 if self._is_given_up:  # read last, see `withdraw_in_background`
                     raise GivenUp
                 if os.getpid() != self._acquisition.pid:
@@ -109,7 +109,7 @@ class Attempt:
                 if isinstance(step, Wait):
                     step = yield from self._wait(step)
                     continue
-                if isinstance(step, UsedUp):
+                if step is End.USED_UP:
                     yield from self._withdrawing()
                     self._acquisition = self._acquisition.with_new_uuid(str(uuid4()))
                     step = self._acquisition.begin(Now.read())
@@ -130,7 +130,7 @@ class Attempt:
                 else:
                     self._has_answer = True
                     step = self._acquisition.answered(outcome, Now.read())
-            if isinstance(step, Acquired):
+            if step is End.ACQUIRED:
                 self.holding = self._make_holding(self.store, self._acquisition)
                 if observation is not None:
                     self.holding.observation = observation

@@ -18,7 +18,7 @@ from lockclient.acquisition.acquire import WITHDRAW_ANSWER_S, Attempt
 from lockclient.acquisition.driver import Steps
 from lockclient.acquisition.heartbeat_and_loss import Holding, held_by_process
 from lockclient.acquisition.held_lock import NO_FENCING, NO_GUARD, BaseHeldLock, Block, OnLost
-from lockclient.acquisition.ownership import Acquisitions, CallerLocks
+from lockclient.acquisition.ownership import Acquisitions, CallerLocks, this_thread
 from lockclient.acquisition.state_machine import Acquisition
 from lockclient.default_store import defaults
 from lockclient.errors import ClusterMutexError, LockTimeout, StoreUnavailable
@@ -41,7 +41,6 @@ from lockclient.model.process_identity import (
     container,
     fingerprint,
     process_token,
-    this_thread,
     user_name,
 )
 from lockclient.model.version import __version__

@@ -74,7 +74,7 @@ class Holding:
         self._watch: Subscription | None = None
         now = monotonic()
         if store.can.pace:
-            acquisition.keep_pace(store.can.pace, now)
+            acquisition.limit_pace(store.can.pace, now)
         self._watch_at = now + WATCH_DELAY_S
         self._keepalive_until = now + keepalive_for
         self._pushing = False
@@ -120,11 +120,11 @@ class Holding:
         self.check()  # no answer by the deadline is a loss
         if failure is None:
             if self.store.can.pace:
-                acquisition.keep_pace(self.store.can.pace, monotonic())
+                acquisition.limit_pace(self.store.can.pace, monotonic())
             return
         if force:
             raise failure
-        self.acquisition.put_off(monotonic() + RETRY_S)
+        self.acquisition.postpone_push(monotonic() + RETRY_S)
         if is_first and not isinstance(failure, StoreClosed):  # once for an outage
             log.warning(
                 "The stamps of %r could not be pushed; it stays held for %.0f s more: %s",
@@ -224,7 +224,7 @@ class Holding:
         if event.gap:
             needs_read = first_gap.pop("gap", False)
         else:
-            self.acquisition.observed(event)
+            self.acquisition.note_event(event)
             needs_read = self.acquisition.loss is not None
         if needs_read:
             self.store.background.urgent.repeat(self.read_lock)
@@ -243,7 +243,7 @@ class Holding:
                 return RETRY_S
         else:
             if isinstance(seen, ReadResult):
-                self.acquisition.saw(seen)
+                self.acquisition.note_read(seen)
                 if self.acquisition.loss is None:  # a gap ended the watch
                     self._unwatch()
                     self._watch_from(seen.revision + 1)

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from functools import cache, lru_cache
-from itertools import count
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
-from weakref import WeakKeyDictionary
 
-_MAX_NAME_CHARS = 200
+MAX_NAME_CHARS = 200
 """Characters kept of the name of a thread or user, which may be any text."""
 
 
@@ -75,37 +72,12 @@ def process_token() -> str:
     return uuid4().hex[:12]
 
 
-def this_thread() -> tuple[str, str]:
-    """Return the calling thread's name and actor; every acquisition calls this.
-
-    The system reuses the ids of ended threads, so an actor also has a number that this process
-    never reuses. `threading.current_thread()` would add an entry for each thread that Python did
-    not start.
-    """
-    thread: threading.Thread | None = getattr(_here, "thread", None) or _find_thread()
-    ident = threading.get_ident()
-    number = getattr(_here, "number", None)
-    if number is None:
-        number = _here.number = next(_numbers)
-    name = f"{ident}" if thread is None else thread.name
-    shown = name.encode(errors="replace").decode()[:_MAX_NAME_CHARS]
-    return shown, f"{process_token()}.{ident:x}.{number}"
-
-
-def task_actor(task: object) -> str:
-    """Return a task's actor, with a number, as an ended task's address is reused."""
-    number = _task_numbers.get(task)
-    if number is None:
-        number = _task_numbers[task] = next(_numbers)
-    return f"{process_token()}.{id(task):x}.t{number}"
-
-
 @lru_cache(maxsize=8)
 def user_name(uid: int) -> str:
     try:
         from pwd import getpwuid
 
-        return getpwuid(uid).pw_name.encode(errors="replace").decode()[:_MAX_NAME_CHARS]
+        return getpwuid(uid).pw_name.encode(errors="replace").decode()[:MAX_NAME_CHARS]
     except (ImportError, KeyError):  # common in containers
         return f"uid {uid}"
 
@@ -132,19 +104,6 @@ def _read(path: str) -> str:
 
 
 _CONTAINER: Final = re.compile("[0-9a-f]{64}")
-_here = threading.local()
-_numbers = count(1)
-"""Numbers of threads and tasks, never reused; a fork's child continues the count."""
-_task_numbers: WeakKeyDictionary[object, int] = WeakKeyDictionary()
-
-
-def _find_thread() -> threading.Thread | None:
-    ident = threading.get_ident()
-    main = threading.main_thread()
-    # `enumerate` takes a lock, so a signal handler in the main thread must not call it.
-    found = [main] if ident == main.ident else threading.enumerate()
-    _here.thread = next((thread for thread in found if thread.ident == ident), None)
-    return _here.thread  # type: ignore[no-any-return]
 
 
 os.register_at_fork(after_in_child=fingerprint.cache_clear)  # the parent's pid may be reused

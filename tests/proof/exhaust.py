@@ -24,7 +24,7 @@ from copy import copy
 from functools import partial
 from typing import Any
 
-from lockclient.acquisition.state_machine import Acquired, Busy, Step, UsedUp, Wait
+from lockclient.acquisition.state_machine import End, Step, Wait
 from lockclient.model.removal import AUTO_UNLOCK, Removal
 from lockclient.stores.etcd.keys import Keys
 from lockclient.stores.etcd.requests import PLANS
@@ -200,9 +200,9 @@ class World:
         client.resent = False
         if isinstance(step, Wait):
             client.waiting = step
-        elif isinstance(step, Acquired):
+        elif step is End.ACQUIRED:
             client.held = True
-        elif isinstance(step, Busy | UsedUp):
+        elif step in (End.BUSY, End.USED_UP):
             self._abandon(client)
         else:
             self._send(client, step)

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from lockclient.acquisition.state_machine import Acquired, Acquisition, Busy, Step, UsedUp, Wait
+from lockclient.acquisition.state_machine import Acquisition, End, Step, Wait
 from lockclient.model.clocks import Now, Runtime
 from lockclient.model.holder import Holder
 from lockclient.model.process_identity import fingerprint
@@ -63,7 +63,7 @@ def begun(
 def held(**how: object) -> Acquisition:
     """An acquisition that has the lock since the start."""
     acquisition = begun(**how)  # type: ignore[arg-type]
-    assert acquisition.answered(Taken(5), at(0.001)) == Acquired()
+    assert acquisition.answered(Taken(5), at(0.001)) is End.ACQUIRED
     return acquisition
 
 
@@ -141,7 +141,7 @@ class TestGettingIt:
         assert isinstance(take, Take)
         assert take.holder.locked_at == 5_000.0
         assert (take.holder.alert_at, take.holder.auto_unlock_at) == (5_300.0, 5_900.0)
-        assert acquisition.answered(Taken(5), at(0.001)) == Acquired()
+        assert acquisition.answered(Taken(5), at(0.001)) is End.ACQUIRED
         assert acquisition.token == 5
         assert acquisition.holder.fencing_token == 5
         assert acquisition.deadline == START.monotonic + 900.0
@@ -150,7 +150,7 @@ class TestGettingIt:
     def test_who_does_not_want_to_wait_asks_once(self) -> None:
         """Refused means busy, and nothing can be left behind."""
         acquisition = begun(queue=False)
-        assert steps(acquisition, Refused("other", 7)) == Busy("other")
+        assert steps(acquisition, Refused("other", 7)) is End.BUSY
         assert acquisition.start_withdrawal() is None
 
     def test_the_first_waiter_queues_with_its_second_request(self) -> None:
@@ -215,7 +215,7 @@ class TestLostAnswers:
         push = acquisition.again(at(20))
         assert isinstance(push, Push)
         assert (push.stamps.alert_at, push.revision) == (5_320.0, 5)
-        assert acquisition.answered(Done(9), at(20.1)) == Acquired()
+        assert acquisition.answered(Done(9), at(20.1)) is End.ACQUIRED
         assert acquisition.deadline == START.monotonic + 20.0 + 900.0
         assert acquisition.holder.alert_at == 5_320.0
 
@@ -226,8 +226,8 @@ class TestLostAnswers:
     def test_a_lock_that_was_removed_meanwhile_ends_this_uuid(self) -> None:
         """The confirming push finds it gone: it begins again with a new uuid, or gives up."""
         patient, hasty = begun(), begun(queue=False)
-        assert steps(patient, Taken(5, by_earlier_send=True), NotHolder("o", None)) == UsedUp()
-        assert steps(hasty, Taken(5, by_earlier_send=True), NotHolder("o", None)) == Busy("o")
+        assert steps(patient, Taken(5, by_earlier_send=True), NotHolder("o", None)) is End.USED_UP
+        assert steps(hasty, Taken(5, by_earlier_send=True), NotHolder("o", None)) is End.BUSY
         assert hasty.start_withdrawal() == Withdraw("x", "me")
         again = patient.with_new_uuid("me-again").begin(at(1))
         assert isinstance(again, Take)
@@ -236,7 +236,9 @@ class TestLostAnswers:
     def test_a_uuid_that_was_removed_is_not_used_again(self) -> None:
         """It had the lock and nobody was told; its removal has marked it."""
         acquisition = begun()
-        assert steps(acquisition, Refused(None, 7), Refused(None, 8, uuid_spent=True)) == UsedUp()
+        assert (
+            steps(acquisition, Refused(None, 7), Refused(None, 8, uuid_spent=True)) is End.USED_UP
+        )
 
     @pytest.mark.parametrize(
         "outcomes", [[Taken(5)], [Refused("o", 5)], [Refused("o", 5), Queued(5, None, "o", 5)]]
@@ -287,7 +289,7 @@ class TestIdentity:
         reclaim = steps(acquisition, ReadResult(previous, (), None, 4))
         assert isinstance(reclaim, Reclaim)
         assert reclaim.previous == previous
-        assert steps(acquisition, Taken(6)) == Acquired()
+        assert steps(acquisition, Taken(6)) is End.ACQUIRED
 
     def test_also_where_tickets_cost_nothing(self) -> None:
         """Another waiter of the process must not make it queue behind its own dead holder."""
@@ -324,7 +326,7 @@ class TestIdentity:
         patient = begun(identity="worker")
         assert isinstance(steps(patient, Refused("o", 4), seen), TakeOrQueue)
         hasty = begun(identity="worker", queue=False)
-        assert isinstance(steps(hasty, Refused("o", 4), seen), Busy)
+        assert steps(hasty, Refused("o", 4), seen) is End.BUSY
 
     def test_a_lock_of_a_newer_format_is_left_alone_and_that_is_said(
         self, caplog: pytest.LogCaptureFixture
@@ -386,7 +388,7 @@ class TestHoldingIt:
         again = acquisition.answered(Conflict(9), at(0.2))
         assert isinstance(again, Push)
         assert (again.stamps.alert_at, again.revision) == (5_300.2, 9)
-        assert acquisition.answered(Done(10), at(0.3)) == Acquired()
+        assert acquisition.answered(Done(10), at(0.3)) is End.ACQUIRED
         assert acquisition.token == 5
 
     @pytest.mark.promise(number=3)
@@ -425,33 +427,33 @@ class TestHoldingIt:
     ) -> None:
         """The watch, which comes first, has its uuid at most."""
         acquisition = held()
-        acquisition.observed(event)
-        acquisition.saw(ReadResult(Holder("x", "next", hostname="web-2", pid=7), (), None, 9))
+        acquisition.note_event(event)
+        acquisition.note_read(ReadResult(Holder("x", "next", hostname="web-2", pid=7), (), None, 9))
         assert "now held by web-2, pid 7" in str(acquisition.loss)
 
     def test_time_that_ran_out_is_no_removal(self) -> None:
         """Whatever is read afterwards: this program itself may have taken the lock again."""
         acquisition = held()
         acquisition.check(at(10_000).monotonic)
-        acquisition.observed(WatchEvent(9, "next"))
-        acquisition.saw(ReadResult(Holder("x", "next", hostname="web-2", pid=7), (), None, 9))
+        acquisition.note_event(WatchEvent(9, "next"))
+        acquisition.note_read(ReadResult(Holder("x", "next", hostname="web-2", pid=7), (), None, 9))
         assert "counts as lost" in str(acquisition.loss)
 
     @pytest.mark.parametrize("event", [WatchEvent(9), WatchEvent(9, "other")])
     def test_the_watch_tells(self, event: WatchEvent) -> None:
         """Deleted, or another one's: lost. What the record says is added when it is known."""
         acquisition = held()
-        acquisition.observed(event)
+        acquisition.note_event(event)
         assert acquisition.loss is not None
         removal = Removal(acquisition.holder, 1.0, "ann", "force-unlock", "")
-        acquisition.saw(ReadResult(None, (), removal, 10))
+        acquisition.note_read(ReadResult(None, (), removal, 10))
         assert acquisition.loss.removal == removal
 
     def test_its_own_uuid_is_no_loss(self) -> None:
         """An event or a read that shows the own uuid changes nothing."""
         acquisition = held()
-        acquisition.observed(WatchEvent(9, "me"))
-        acquisition.saw(ReadResult(acquisition.holder, (), None, 10))
+        acquisition.note_event(WatchEvent(9, "me"))
+        acquisition.note_read(ReadResult(acquisition.holder, (), None, 10))
         assert acquisition.loss is None
 
     def test_its_own_release_is_no_loss(self) -> None:
@@ -459,8 +461,8 @@ class TestHoldingIt:
         acquisition = held()
         push = acquisition.push(at(9))
         assert acquisition.unlock_request() == Unlock("x", "me")
-        acquisition.observed(WatchEvent(9))
-        acquisition.saw(ReadResult(None, (), None, 10))
+        acquisition.note_event(WatchEvent(9))
+        acquisition.note_read(ReadResult(None, (), None, 10))
         acquisition.pushed(push, NotHolder(None, None), at(9).monotonic)
         acquisition.note_unlock_refused(NotHolder(None, None, resent=True))
         assert acquisition.check(at(10_000).monotonic) is None
