@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from hashlib import sha1
-from itertools import pairwise
+from itertools import chain, pairwise
 from multiprocessing.connection import Connection
 from statistics import median
 from typing import Any
@@ -30,7 +30,7 @@ from benchmarks.servers import Missing, Servers, Service, module
 from lockclient import ClusterMutex
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.holder import Holder
-from lockclient.stores.valkey.keys import KeyNames, written
+from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.store import ValkeyStore
 from tests.support import valkey_servers
@@ -201,7 +201,7 @@ def _fill(some: _Some, sample: Holder, number: int) -> None:
                 pipe = client.pipeline(transaction=False)
                 for name in names[begin : begin + _AT_ONCE]:
                     own = str(uuid.uuid5(uuid.NAMESPACE_OID, name))
-                    fields = written(replace(sample, name=name, uuid=own))
+                    fields = chain(*replace(sample, name=name, uuid=own).subkeys().items())
                     stamps = ("take", "1", "push", "0", "expiry", "0")
                     pipe.execute_command("HSET", keys.lock(name), *stamps, *fields)
                 pipe.execute()

@@ -10,6 +10,7 @@ beginning of `acquire`. An instrument finds there at the next event what it keep
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
@@ -20,7 +21,6 @@ from lockclient.errors import ClusterMutexError, LockLost, StoreUnavailable
 from lockclient.instruments.events import Acquired, Event, GaveUp, Lost, Released, Requested
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.fields import require_labels
-from lockclient.stores.common.dispatch import METHODS, snake_case
 from lockclient.stores.requests import Request
 from lockclient.threads.at_exit import Order, calls
 from lockclient.threads.log_queue import AT_EXIT_S, CallQueue, get_logger
@@ -104,10 +104,10 @@ class Observer:
         about: Any = getattr(request, "holder", request)
         error = outcome if isinstance(outcome, Exception) else None
         if error is None:
-            answer = snake_case(type(outcome))
+            answer = _name_of(type(outcome))
         else:
             answer = "unreachable" if isinstance(error, StoreUnavailable) else "error"
-        kind = METHODS[type(request)]
+        kind = _name_of(type(request))
         self.put(Requested(time.time(), about.name, about.uuid or "", kind, answer, took_s, error))
 
     def _pass_on(self, event: Event) -> None:
@@ -167,6 +167,11 @@ class Observation:
 
     def _put(self, kind: type[Event], uuid: str, *facts: Any) -> None:
         self._observer.put(kind(time.time(), self._lock, uuid, *facts), self._context.run)
+
+
+def _name_of(kind: type) -> str:
+    """Return the name in events of a kind of request or outcome: `take_or_queue`."""
+    return re.sub("(?<!^)([A-Z])", r"_\1", kind.__name__).lower()
 
 
 def _count_dropped(count: int) -> None:

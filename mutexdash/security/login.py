@@ -1,4 +1,7 @@
-"""Login: by password, or by a proxy's header. Without either, everybody is let in."""
+"""Login: none, by password, or by a proxy's header.
+
+Each way takes a request and returns the user's name, None where everybody is let in, or refuses.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from flask import Request, abort
 from werkzeug.datastructures import WWWAuthenticate
 from werkzeug.exceptions import ServiceUnavailable, TooManyRequests, Unauthorized
 
-from lockclient.service.rate_limits import RateLimits
 from mutexdash.security.htpasswd import Passwords
 from mutexdash.security.networks import Networks, network_of
+from mutexdash.security.rate_limit import RateLimits
 
 PEER = "mutexdash.peer"
 """Where in the WSGI environment the address stands that the connection came from."""
@@ -40,10 +43,22 @@ threads."""
 
 
 class Login(Protocol):
-    """One way to log in."""
+    """One way to find out who looks."""
 
-    def user(self, request: Request, /) -> str:
-        """Return the user's name, or raise the HTTPException that refuses the request."""
+    def user(self, request: Request, /) -> str | None:
+        """Return the user's name.
+
+        Raises:
+            HTTPException: this one is not let in.
+        """
+
+
+class Open:
+    """Everybody is let in and nobody has a name."""
+
+    def user(self, _request: Request) -> str | None:
+        """Return None."""
+        return None
 
 
 class Basic:
@@ -62,7 +77,7 @@ class Basic:
         self._known_networks: OrderedDict[str, None] = OrderedDict()
         self._queues = {True: AdmissionQueue(), False: AdmissionQueue()}
 
-    def user(self, request: Request) -> str:
+    def user(self, request: Request) -> str | None:
         """Return the name that was given with its password."""
         try:
             given = request.authorization
@@ -119,7 +134,9 @@ class AdmissionQueue:
     def turn(self) -> Iterator[None]:
         """Wait in line, and have one's turn."""
         if not self._places.acquire(blocking=False):
-            raise ServiceUnavailable("Too many logins at once. Try again shortly.", retry_after=2)
+            raise ServiceUnavailable(
+                "Too many logins at once. Try again in a moment.", retry_after=2
+            )
         try:
             with self._turn:
                 yield
@@ -141,7 +158,7 @@ class Header:
         self._name = name
         self._proxies = proxies
 
-    def user(self, request: Request) -> str:
+    def user(self, request: Request) -> str | None:
         """Return the name that the proxy gives."""
         if request.environ.get(PEER) not in self._proxies:
             abort(

@@ -404,7 +404,7 @@ class TestRegrants:
             lasts = 2.0 if expires else 60.0
             _, uuid, token = taken(store, auto_unlock_after=lasts)
             self.empty(last.all, store)
-            last.command("SCRIPT", "LOAD", lua_scripts.GIVE.source)
+            last.command("SCRIPT", "LOAD", lua_scripts.RESTORE_VOTE.source)
             for way in ways:
                 way.change = partial(hold_next, way)
             assert isinstance(self.push(store, uuid, token, lasts), Done)
@@ -452,8 +452,8 @@ class TestRegrants:
 
 
 def hold_next(way: Relay, said: bytes) -> bytes:
-    """Hold what is asked after a server has said that the lock is gone: what gives it back."""
-    if b"$4\r\ngone\r\n" in said:
+    """Hold the command that restores a vote, after a reply that the uuid has no lock."""
+    if b"$10\r\nnot_holder\r\n" in said:
         way.hold(requests=True)
     return said
 

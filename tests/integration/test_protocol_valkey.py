@@ -15,7 +15,7 @@ import pytest
 
 from lockclient import ClusterMutex
 from lockclient.stores.requests import Take
-from lockclient.stores.valkey import lua_scripts
+from lockclient.stores.valkey import lua_scripts, reads, unlockers
 from lockclient.stores.valkey.errors import ErrorReply
 from lockclient.stores.valkey.keys import KeyNames
 from tests.contract.asking import holder
@@ -123,8 +123,7 @@ def test_its_keys_and_fields_are_ours(servers: Servers) -> None:
 def test_what_scripts_may_do_is_in_the_rights() -> None:
     """Each command of each script."""
     rights = set(re.findall(r"\+([a-z]+)", examples()["ACL"][0]))
-    for name in dir(lua_scripts):
-        script = getattr(lua_scripts, name)
+    for name, script in (vars(lua_scripts) | vars(reads) | vars(unlockers)).items():
         if isinstance(script, lua_scripts.Script):
             used = re.findall(r"redis\.call\('(\w+)'", script.source)
             assert {command.lower() for command in used} <= rights, name

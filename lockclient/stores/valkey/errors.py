@@ -118,7 +118,7 @@ _MAYBE_TLS: Final = {
     False: (Reason.CLOSED,),
 }
 """By whether we talk TLS: what may mean that the server does otherwise."""
-UNSETTLED: Final = (
+UNREGISTERED: Final = (
     "it is new to this keyspace, or was emptied or restarted, and no program has met it since that "
     "may take or remove locks"
 )

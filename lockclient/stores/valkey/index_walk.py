@@ -1,4 +1,4 @@
-"""Index of keys that were written by hand: an unlocker walks each server's keyspace, slowly."""
+"""Index entries of keys that were written by hand: an unlocker walks each server's keyspace."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ log = get_logger(__name__)
 
 _INTERVAL_S: Final = 3600.0
 _PAUSE_S: Final = 0.01
-"""Seconds between two steps: a million keys take half a minute."""
+"""Seconds between two pages: a million keys take half a minute."""
 
 
 class IndexWalk:
     """Walks the servers' keyspaces once an hour.
 
     Args:
-        servers: whose.
-        pool: the threads that walk.
+        servers: the servers.
+        pool: a thread of it walks.
     """
 
     def __init__(self, servers: Broadcast, pool: WorkerPool) -> None:
@@ -53,14 +53,12 @@ class IndexWalk:
 
     def _walk_server(self, connection: Connection) -> None:
         keys = self._servers.keys
-        for found in connection.scan(("SCAN",), "MATCH", f"{keys.all}*"):
+        for page in connection.scan(("SCAN",), "MATCH", f"{keys.all}*"):
             if self._servers.closed:
                 return
-            names = [decoded(key) for key in found]
             for index in (keys.lock_index, keys.unlocker_index, keys.record_index):
-                entries = [
-                    name.removeprefix(f"{index}/") for name in names if name.startswith(f"{index}/")
-                ]
-                if entries:
+                found = [name for name in map(decoded, page) if name.startswith(f"{index}/")]
+                if found:
+                    entries = (name.removeprefix(f"{index}/") for name in found)
                     connection.command("SADD", index, *entries)
             time.sleep(_PAUSE_S)

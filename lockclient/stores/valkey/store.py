@@ -1,10 +1,8 @@
-"""Valkey store (or Redis): requests in worker threads, pub/sub hints for those who wait."""
+"""Valkey store (or Redis): worker threads send requests, pub/sub hints shorten waits."""
 
 from __future__ import annotations
 
-import secrets
 import select
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,26 +15,26 @@ from lockclient.stores.common.polled_store import PolledStore
 from lockclient.stores.common.polling import Polling
 from lockclient.stores.diagnosis_protocol import Finding, Voter
 from lockclient.stores.protocol import Capabilities
-from lockclient.stores.service_protocol import MAX_NOTE_BYTES, Change, Note
-from lockclient.stores.valkey import diagnosis, lua_scripts
+from lockclient.stores.service_protocol import Change, Note
+from lockclient.stores.valkey import diagnosis
 from lockclient.stores.valkey.index_walk import IndexWalk
-from lockclient.stores.valkey.keys import KeyNames, milliseconds, number_of
+from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.listing import KeyListing
 from lockclient.stores.valkey.location import ValkeyLocation
+from lockclient.stores.valkey.lua_scripts import DELETE, Command
 from lockclient.stores.valkey.requests import ValkeyRequestExecutor
-from lockclient.stores.valkey.voting.rounds import ROUND_PAUSES_S, Rounds
+from lockclient.stores.valkey.unlockers import Unlockers
+from lockclient.stores.valkey.voting.rounds import Plan, Rounds
 from lockclient.stores.valkey.voting.undo_queue import UndoQueue
 from lockclient.stores.valkey.wire.broadcast import Broadcast
-from lockclient.stores.valkey.wire.connection import Command
 from lockclient.stores.valkey.wire.pubsub import PubSub
-from lockclient.threads.backoff import Backoff
 
 
 class ValkeyStore(PolledStore):
-    """A `ServiceStore` in servers of Valkey or Redis. Nothing is sent before it is asked.
+    """A `ServiceStore` on servers of Valkey or Redis. It connects with the first request.
 
     Args:
-        location: which servers, and where in them.
+        location: the servers, and the prefix of the keys.
     """
 
     can = Capabilities("Valkey", queue=False, watch=False, fencing=False, guard=False)
@@ -54,7 +52,7 @@ class ValkeyStore(PolledStore):
 
     @property
     def keys(self) -> KeyNames:
-        """The names of the keys, as every client has them."""
+        """The names of the keys."""
         return self._servers.keys
 
     def _connect(self) -> None:
@@ -65,10 +63,9 @@ class ValkeyStore(PolledStore):
         self._lock_polls.listen = self._pubsub.listen
         self._rounds = Rounds(self._servers, self._undo_queue)
         self._listing = KeyListing(self._rounds)
+        self._unlockers = Unlockers(self._rounds)
         self._index_walk = IndexWalk(self._servers, self.background.patient)
         self._polling = Polling(self._listing, self.background.patient, self._pubsub.listen_to_all)
-        self._announcement_number = self._note_number = 0
-        self._note_lock, self._nonce = threading.Lock(), secrets.token_hex(8)
         self._executor = ValkeyRequestExecutor(self._rounds)
 
     def _disconnect(self) -> None:
@@ -81,88 +78,37 @@ class ValkeyStore(PolledStore):
     def endpoints(self) -> tuple[str, ...]:
         return self.location.endpoints
 
-    # ------------------------------------------------------------ MutexStore
-
     def settle(self, seconds: float) -> None:
         deadline = Deadline.after(seconds)
         super().settle(deadline.remaining())
         self._undo_queue.drain(deadline.remaining())
 
-    # ------------------------------------------------------------ announcements
+    # ------------------------------------------------------------ of unlockers
 
     def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> int:
-        """See `ServiceStore.announce`: when a majority has it; in each server it expires by itself.
-
-        Of two that differ the one with the higher number is the later one, by this machine's clock,
-        or one more than before: nobody compares those of two unlockers.
-        """
-        self._announcement_number = max(self._announcement_number + 1, time.time_ns() // 10**6)
-        keys = self._rounds.keys
-        command = Command(
-            lua_scripts.SAY,
-            (keys.server, keys.announcement(unlocker)),
-            (str(self._announcement_number), value, milliseconds(ttl)),
-        )
-        self._do_by_majority(command, deadline)
+        self._unlockers.announce(unlocker, value, ttl, deadline)
         self._index_walk.run_if_due()
         return self._polling.revision_at(monotonic())
 
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
-        key = self._rounds.keys.announcement(unlocker)
-        self._do_by_majority(Command(lua_scripts.FORGET, (key,), ()), deadline)
-
-    # ------------------------------------------------------------ the note
+        self._unlockers.withdraw_announcement(unlocker, deadline)
 
     def read_note(self, deadline: Deadline) -> Note:
-        """See `ServiceStore.read_note`, and `lua_scripts.PROMISE`."""
-        keys, quorum = self._rounds.keys, self._rounds.quorum
-        pauses = Backoff(*ROUND_PAUSES_S)
-        while True:
-            number = self._next_note_number()
-            args = (str(number), self._nonce, str(MAX_NOTE_BYTES))
-            command = Command(lua_scripts.PROMISE, (keys.server, keys.note), args)
-            enough = quorum.decides("promised")
-            answers = self._rounds.until_enough(command, deadline, enough)
-            if quorum.agrees(answers, "promised"):
-                replies = (reply for reply in answers.values() if reply.kind == "promised")
-                _, value = max((number_of(reply.rest[0], 16), reply.rest[1]) for reply in replies)
-                return Note(value if len(value) <= MAX_NOTE_BYTES else b"", number)
-            promised = (reply.rest[0] for reply in answers.values() if reply.kind != "promised")
-            others = [number_of(other, 16) for other in promised]
-            with self._note_lock:  # and never lower: another thread has had a number meanwhile
-                self._note_number = max(self._note_number, *others)
-            time.sleep(pauses.next())
+        return self._unlockers.read_note(deadline)
 
     def write_note(self, value: bytes, seen: Note, deadline: Deadline) -> bool:
-        keys, quorum = self._rounds.keys, self._rounds.quorum
-        args = (str(seen.version), self._nonce, value.decode())
-        command = Command(lua_scripts.WRITE_PROMISED, (keys.server, keys.note), args)
-        enough = quorum.decides("written")
-        answers = self._rounds.until_enough(command, deadline, enough)
-        return quorum.agrees(answers, "written")
-
-    def _next_note_number(self) -> int:
-        """Return a number that no other read of ours has: `_nonce` tells it from others'."""
-        with self._note_lock:
-            self._note_number = max(self._note_number + 1, time.time_ns() // 10**6)
-            return self._note_number
-
-    # ------------------------------------------------------------ what is over
+        return self._unlockers.write_note(value, seen, deadline)
 
     def forget(self, change: Change, deadline: Deadline) -> bool:
-        """See `ServiceStore.forget`: a record's uuid is used up, so that nobody writes it again.
+        """See `ServiceStore.forget`: a record's uuid is spent, so no client writes it again.
 
-        Servers that are away are told as they come back; until then it may be seen again.
+        Unreachable servers delete it when they are reachable; it may be listed until then.
         """
-        key = self._rounds.keys.record(change.name, change.part)
-        command = Command(lua_scripts.FORGET, (key,), ())
-        done = self._do_by_majority(command, deadline)
-        self._rounds.undo_queue.add(set(self._rounds.all) - done, command)
+        rounds = self._rounds
+        delete = Command(DELETE, (self.keys.record(change.name, change.part),), ())
+        deleted = rounds.call(Plan(delete, rounds.is_majority, lambda done, _: done), deadline)
+        self._undo_queue.add(set(rounds.all) - deleted.keys(), delete)
         return True
-
-    def _do_by_majority(self, command: Command, deadline: Deadline) -> set[int]:
-        """Have this done by a majority; return who did it."""
-        return {*self._rounds.until_enough(command, deadline, self._rounds.is_majority)}
 
     # ------------------------------------------------------------ reading
 
@@ -170,44 +116,45 @@ class ValkeyStore(PolledStore):
         held = (name for name in self._listing.held(deadline) if name.startswith(prefix))
         return sorted(held)[:limit]
 
-    def clock_offsets(self, timeout: float) -> list[float]:  # noqa: ARG002 - looks have asked
+    def clock_offsets(self, timeout: float) -> list[float]:  # noqa: ARG002 - polls have asked
         """See `ServiceStore.clock_offsets`: by each server's last answer."""
         return [monotonic() + ahead - time.time() for ahead in self._listing.ahead.values()]
 
     def votes(self) -> Mapping[str, str]:
-        return self._rounds.servers.votes()
+        return self._servers.votes()
 
     def warnings_for_display(self) -> Sequence[str]:
-        return (*self._rounds.servers.warnings(), *self._listing.warnings())
+        return (*self._servers.warnings(), *self._listing.warnings())
 
     def thin_locks(self) -> Mapping[str, int]:
         return self._listing.thin()
 
-    # ------------------------------------------------------------ for people who look after it
+    # ------------------------------------------------------------ for operators
 
     def examine(self) -> Iterator[Finding]:
         return diagnosis.examine(self._servers)
 
     def vouch(self) -> None:
-        """Say that nobody holds a lock of this keyspace, so that all its servers vote at once.
+        """Vouch that nobody holds a lock of this keyspace, so that all its servers vote at once.
 
-        For a new one, and after all who held locks have ended. Else a server that is new to the
-        keyspace, or was emptied, votes when `ValkeyLocation.longest` has passed.
+        For a new keyspace, and after all holders have ended. Else a server that is new to the
+        keyspace, or was emptied, votes after `ValkeyLocation.longest`.
 
         Raises:
-            StoreUnavailable: a server can't be told.
+            StoreUnavailable: a server can't be reached.
         """
         self.background.run_shielded(partial(diagnosis.clear_quarantine, self._servers))
 
     def vouch_kept(self, *, kept: bool = True) -> None:
-        """Say that all servers write everything down before they answer: a restart costs no wait.
+        """Vouch that all servers write everything to their disks before they answer, so that they
+        vote at once after a restart; with `kept=False` take that back.
 
         For servers with `appendonly yes`, `appendfsync always` and `no-appendfsync-on-rewrite no`.
-        With `kept=False` the word is taken back, which a change of these asks for.
+        Take it back before one of these settings changes.
 
         Raises:
-            StoreError: this user may read the configuration, and it is another one; none is told.
-            StoreUnavailable: a server can't be told.
+            StoreError: a server is configured otherwise, as far as this user may read that.
+            StoreUnavailable: a server can't be reached.
         """
         self.background.run_shielded(partial(diagnosis.note_kept, self._servers, kept=kept))
 

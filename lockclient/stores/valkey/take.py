@@ -1,7 +1,4 @@
-"""Taking a lock: one try after the other, each of which has a majority or is undone.
-
-Why that is safe is said at the top of `requests`.
-"""
+"""Taking a lock: each try gets a majority or is undone. `requests` says why that is safe."""
 
 from __future__ import annotations
 
@@ -9,6 +6,8 @@ import os
 import socket
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain
 from typing import Final, NamedTuple
 
 from lockclient.model.clocks import Deadline, monotonic
@@ -23,228 +22,238 @@ from lockclient.stores.valkey.errors import VoteFailure
 from lockclient.stores.valkey.keys import (
     LATE_REQUEST_S,
     drifted,
+    holder_of,
     milliseconds,
     revision_of,
     token_of,
-    written,
 )
-from lockclient.stores.valkey.lua_scripts import Reply
-from lockclient.stores.valkey.voting.lock_view import seen
-from lockclient.stores.valkey.voting.quorum import GRANTED, count, decoded
+from lockclient.stores.valkey.lua_scripts import Answers, Command, Reply
+from lockclient.stores.valkey.voting.quorum import GRANTED, count, decoded, locks
 from lockclient.stores.valkey.voting.rounds import (
     MIN_ROUND_S,
     ROUND_PAUSES_S,
     ROUND_TIMEOUT_S,
+    OwnLock,
     Rounds,
-    SentTake,
-    own_lock,
 )
+from lockclient.stores.valkey.voting.undo_queue import is_granted
 from lockclient.stores.valkey.wire.broadcast import Round
-from lockclient.stores.valkey.wire.connection import Command
+from lockclient.stores.valkey.wire.server import Sent
 from lockclient.threads.backoff import Backoff
 from lockclient.threads.log_queue import get_logger
 
 log = get_logger(__name__)
 
 _MAX_SPLITS: Final = 4
-"""How often a take is tried again at once because several have taken votes from each other."""
+"""Tries that follow at once on one in which several takers shared the votes."""
 _SPLIT_PAUSES: Final = (2.0, 1.0, 16.0)
-"""Of such a pause: for as long as so many rounds take."""
-
-
+"""The pause before each, in rounds."""
 EXPIRED_TEXT: Final = "It expired: no heartbeat for its whole time, by the servers' clocks."
-"""Why a lock has gone that expired (`expire=1`), in its record."""
+"""The reason in the record of a lock that expired (`expire=1`)."""
 
 
 class ExpectedHolder(NamedTuple):
-    """The holder whose lock may be taken over, at the heartbeat that was seen; empty: none."""
+    """The holder whose lock may be taken over, at the last push that was read; empty: none."""
 
     uuid: str = ""
     push: str = ""
 
 
 class StaleEntry(NamedTuple):
-    """An entry on a server that is left from a finished try."""
+    """A key of a finished try on a server."""
 
     uuid: str
     take: str
 
 
-class TakeExecutor:
-    """Takes locks.
+@dataclass(eq=False, slots=True)
+class Taking:
+    """One take of a lock.
 
-    Args:
+    Attributes:
         rounds: asks the servers.
+        holder: takes the lock.
+        expected: the holder whose lock it may take over.
+        delivery: of the acquisition.
     """
 
-    def __init__(self, rounds: Rounds) -> None:
-        self._rounds = rounds
-        self._keys = rounds.keys
-        self._quorum = rounds.quorum
-        self._views = rounds.views
-        self._longest = float(milliseconds(drifted(rounds.location.longest)))
+    rounds: Rounds
+    holder: Holder
+    expected: ExpectedHolder
+    delivery: Delivery
 
-    def take(
-        self, holder: Holder, expected: ExpectedHolder, delivery: Delivery, deadline: Deadline
-    ) -> Outcome:
-        """Take a lock. Errors: see `ValkeyRequestExecutor.do`."""
-        rounds, after = self._rounds, holder.auto_unlock_after
+    def run(self, deadline: Deadline) -> Outcome:
+        """Try until a majority decides. Errors: see `Rounds.call`."""
+        rounds, quorum, after = self.rounds, self.rounds.quorum, self.holder.auto_unlock_after
         if after is not None and after > rounds.location.longest:
             raise errors.silence_too_long(rounds.location, after)
         splits, undecided, stale = 0, 0, dict[int, StaleEntry]()
-        pauses, split_pauses = Backoff(*ROUND_PAUSES_S), Backoff(*_SPLIT_PAUSES)
+        pauses = split_pauses = None
         while True:
             if rounds.servers.closed:
                 raise closed(rounds.location)
-            until = deadline.within(0.0, ROUND_TIMEOUT_S)
-            outcome, result = self._try_once(holder, expected, delivery, until)
+            outcome, result = self._try_once(deadline.within(0.0, ROUND_TIMEOUT_S))
             if outcome is not None:
                 return outcome
-            stale = self._purge_stale(holder.name, result.answers, stale)
-            if not self._quorum.can_agree(result.answers, *GRANTED):
+            answers, abandoned = result.answers, self.delivery.abandoned
+            stale = self._purge_stale(answers, stale)
+            if not quorum.can_agree(answers, *GRANTED):
                 splits += 1
-                if splits > _MAX_SPLITS or deadline.remaining() < MIN_ROUND_S or delivery.abandoned:
+                if splits > _MAX_SPLITS or deadline.remaining() < MIN_ROUND_S or abandoned:
                     return Refused(None, 0)
+                split_pauses = split_pauses or Backoff(*_SPLIT_PAUSES)
                 time.sleep(split_pauses.next() * rounds.servers.round_s)
                 continue
             undecided += 1
-            if undecided > _MAX_SPLITS and (refused := self._may_hold(result.answers)) is not None:
-                return refused
-            # What was sent is being undone, and can't do anything any more: nothing is unknown.
+            if undecided > _MAX_SPLITS and len(answers) >= quorum.majority:
+                may_hold = quorum.may_hold(map(_holder, answers.values()))
+                if may_hold is not None:  # the servers that did not answer have failed
+                    return Refused(may_hold, revision_of(may_hold, 0))
+            # What was sent is undone, or will be before it can act: no outcome is unknown.
             error = errors.no_majority(rounds.location, result.failures, unknown=False)
-            rounds.pause_or_raise(error, delivery, deadline, pauses)
+            pauses = pauses or Backoff(*ROUND_PAUSES_S)
+            rounds.pause_or_raise(error, deadline, pauses, abandoned=abandoned)
 
-    def _try_once(
-        self, holder: Holder, expected: ExpectedHolder, delivery: Delivery, until: Deadline
-    ) -> tuple[Outcome | None, Round]:
-        """Try once; None: nobody has a majority, or too few have answered, and it is undone."""
-        rounds, quorum, keys = self._rounds, self._quorum, self._keys
+    def _try_once(self, until: Deadline) -> tuple[Outcome | None, Round]:
+        """Try once. Return None if no majority gave or refused it; then the try is undone."""
+        rounds, quorum, keys, holder = (
+            self.rounds,
+            self.rounds.quorum,
+            self.rounds.keys,
+            self.holder,
+        )
         name, uuid, after = holder.name, holder.uuid or "", holder.auto_unlock_after
         number, began = str(next(rounds.tries)), monotonic()
-        lasts_s = rounds.location.longest if after is None else after
-        expiry = milliseconds(drifted(lasts_s) + LATE_REQUEST_S)
-        command = Command(
+        lifetime = drifted(rounds.location.longest if after is None else after) + LATE_REQUEST_S
+        take = Command(
             lua_scripts.TAKE,
             (keys.server, keys.lock(name), keys.tombstone(name, uuid)),
-            (uuid, number, expiry, *expected, *written(holder)),
+            (
+                uuid,
+                number,
+                milliseconds(lifetime),
+                *self.expected,
+                *chain.from_iterable(holder.subkeys().items()),
+            ),
         )
-        delivery.in_flight = True
-        result = rounds.once(rounds.all, command, until, quorum.decides(*GRANTED))
+        self.delivery.in_flight = True
+        requests = {i: Sent(take) for i in rounds.all}
+        result = rounds.servers.ask(requests, until, quorum.decides(*GRANTED))
         answers = result.answers
         if rounds.location.expire:
-            self._record_expired(name, answers)
-        own = own_lock(delivery)
-        own.take = take = own.take or SentTake()
-        take.add(result.sent)
-        lasts = after is None or drifted(monotonic() - began) < after
-        if quorum.agrees(answers, *GRANTED) and lasts:
-            if after is not None or self._persist(name, uuid, number, until):
-                # As in `_purge_stale`; here the majority that was asked after that names us.
-                for i, entry in self._stale_entries(answers).items():
-                    rounds.undo_queue.add({i}, rounds.drop(name, entry.uuid, entry.take))
-                by_earlier = count(answers, "had") > 0
-                return Taken(token_of(uuid), by_earlier_send=by_earlier), result
+            self._record_expired(answers)
+        own = self.delivery.memory = self.delivery.memory or OwnLock()
+        own.sent = own.sent or {}
+        for i, request in requests.items():
+            own.sent.setdefault(i, []).append(request)
+        is_in_time = after is None or drifted(monotonic() - began) < after
+        granted = count(answers, *GRANTED)
+        if granted >= quorum.majority and is_in_time:
+            if after is not None or self._persist(number, until):
+                if granted < len(answers):
+                    # As in `_purge_stale`; the majority that was asked later names this holder.
+                    for i, entry in self._stale_entries(answers).items():
+                        rounds.undo_queue.add({i}, rounds.drop(name, entry.uuid, entry.take))
+                return Taken(token_of(uuid), count(answers, "already_taken") > 0), result
             result.failures |= dict.fromkeys(rounds.all, VoteFailure("it did not keep the lock"))
             answers.clear()
-        own.take = None
-        self._undo(name, uuid, number, take)
+        self._undo(own, number)
         return self._refused(answers), result
 
-    def _record_expired(self, name: str, answers: Mapping[int, Reply]) -> None:
-        """Tell on record of a lock that a majority says has expired (`expire=1`), as they gave it.
+    def _refused(self, answers: Answers) -> Outcome | None:
+        """Return the holder, if a majority names it."""
+        quorum = self.rounds.quorum
+        if count(answers, "uuid_spent"):
+            return Refused(None, 0, uuid_spent=True)
+        if quorum.can_agree(answers, *GRANTED):
+            return None
+        holder = quorum.holder(map(_holder, answers.values()))[1]
+        return None if holder is None else Refused(holder, revision_of(holder, 0))
 
-        Of one of which fewer say so it is not known: its holder may have let go of it. If several
-        ask at once, each may be told by a minority, and there is no record; nor is there if this
-        user may not write any.
+    def _persist(self, number: str, until: Deadline) -> bool:
+        """Remove the expiry of a lock that is never auto-unlocked."""
+        rounds, keys = self.rounds, self.rounds.keys
+        where, uuid = (keys.server, keys.lock(self.holder.name)), self.holder.uuid or ""
+        command = Command(lua_scripts.PERSIST, where, (uuid, number))
+        result = rounds.once(rounds.all, command, until, rounds.quorum.decides("persisted"))
+        return rounds.quorum.agrees(result.answers, "persisted")
+
+    def _undo(self, own: OwnLock, number: str) -> None:
+        """Undo a try: at once where it was granted, else in the background."""
+        rounds, name, uuid = self.rounds, self.holder.name, self.holder.uuid or ""
+        requests, own.sent = own.sent or {}, None
+        drop = rounds.drop(name, uuid, number)
+        tombstone = rounds.drop(name, uuid, number, tombstone=True)
+        granted = [i for i, sent in requests.items() if any(map(is_granted, sent))]
+        result = rounds.once(granted, drop)
+        for i in requests.keys() - result.answers.keys():
+            rounds.undo_queue.add_when_answered(i, requests[i], drop, tombstone)
+
+    # ------------------------------------------------------------ locks that have ended
+
+    def _record_expired(self, answers: Answers) -> None:
+        """Write the record of a lock that has expired (`expire=1`) according to a majority.
+
+        If fewer answer that, its holder may have released it. If several takers ask at once, each
+        may hear it from a minority, and there is no record; nor is there one if this user has no
+        right to write it.
         """
-        told = {i: Reply("seen", reply.rest) for i, reply in answers.items() if any(reply.rest)}
-        told = {i: reply for i, reply in told.items() if answers[i].kind == "taken"}
-        _, uuid = self._quorum.holder(uuid for uuid, _ in seen(told))
-        holder = self._views.holder(name, told, uuid or "") if uuid is not None else None
+        expired = {
+            i: Reply("read", reply.rest)
+            for i, reply in answers.items()
+            if reply.kind == "taken" and any(reply.rest)
+        }
+        rounds, name = self.rounds, self.holder.name
+        _, uuid = rounds.quorum.holder(uuid for uuid, _ in locks(expired))
+        holder = holder_of(name, rounds.quorum.latest_fields(expired, uuid or ""))
         if uuid is None or holder is None:
             return
         by = f"taker@{socket.gethostname()}:{os.getpid()}"
         removal = Removal(holder, time.time(), by, AUTO_UNLOCK, EXPIRED_TEXT).without_token()
-        key, value = self._keys.record(name, uuid), removal.value()
-        how = value, milliseconds(RECORD_RETENTION_S)
-        command = Command(lua_scripts.RECORD, (key,), how)
-        self._rounds.once(self._rounds.all, command, enough=self._rounds.is_majority)
+        what = removal.value(), milliseconds(RECORD_RETENTION_S)
+        command = Command(lua_scripts.RECORD, (rounds.keys.record(name, uuid),), what)
+        rounds.once(rounds.all, command, enough=rounds.is_majority)
         log.warning("The lock %r has expired (expire=1): %s", name, removal.describe())
 
-    def _refused(self, answers: Mapping[int, Reply]) -> Outcome | None:
-        """Return who has it, if a majority says so."""
-        if count(answers, "used_up"):
-            return Refused(None, 0, uuid_spent=True)
-        if self._quorum.can_agree(answers, *GRANTED):
-            return None
-        return _refused_by(self._quorum.holder(map(_holder, answers.values()))[1])
-
-    def _may_hold(self, answers: Mapping[int, Reply]) -> Outcome | None:
-        """Return who may have it, as far as the votes of a majority go; the others have failed."""
-        if len(answers) < self._quorum.majority:
-            return None
-        return _refused_by(self._quorum.may_hold(map(_holder, answers.values())))
-
     def _purge_stale(
-        self, name: str, answers: Mapping[int, Reply], before: Mapping[int, StaleEntry]
+        self, answers: Answers, before: Mapping[int, StaleEntry]
     ) -> dict[int, StaleEntry]:
-        """Delete what is left of locks that are over, where this and the try before found it.
+        """Delete keys of ended locks that this try and the one before found.
 
-        Who let go of a lock while a server was away, and ended before that came back, has left it
-        there; so has who was killed as it made a lock permanent. It would block the name for a day,
-        or for ever. It is *stale* on that server if it was permanent, so that its try had a
-        majority, or if its own time is over, so that its try can't be had any more. When a majority
-        that was asked after that names somebody else or nobody, that try holds nothing: one server
-        of its majority has let go of it. Hence two tries: within one, it may have been had between
-        two answers. A later try of the same uuid has a higher number, and what is deleted names
-        this one's.
+        A holder that released its lock while a server was unreachable, and ended before that came
+        back, has left its key there; so has a process that was killed as it made a lock permanent.
+        The key would block the name for a day, or for ever. It is *stale* on that server if it is
+        permanent, so that its try had a majority, or if its own time is over, so that its try can't
+        succeed any more. When a majority that was asked later names somebody else or nobody, that
+        try holds nothing: one server of its majority has deleted it. Hence two tries: during one,
+        the lock may have been taken between two answers. A later try of the same uuid has a higher
+        number, and the deletion names this one's.
         """
-        stale = self._stale_entries(answers)
+        rounds, stale = self.rounds, self._stale_entries(answers)
         for i, entry in stale.items():
             others = sum(_holder(reply) != entry.uuid for reply in answers.values())
-            if before.get(i) == entry and others >= self._quorum.majority:
-                self._rounds.once({i}, self._rounds.drop(name, entry.uuid, entry.take))
+            if before.get(i) == entry and others >= rounds.quorum.majority:
+                rounds.once({i}, rounds.drop(self.holder.name, entry.uuid, entry.take))
         return stale
 
-    def _stale_entries(self, answers: Mapping[int, Reply]) -> dict[int, StaleEntry]:
-        """Return by servers what may neither be in the middle of its take nor alive.
+    def _stale_entries(self, answers: Answers) -> dict[int, StaleEntry]:
+        """Return by servers the keys of tries that are neither under way nor hold the lock.
 
-        A key that expires after more than `longest` has a day besides its own time; of others it
-        is not known, and they expire by themselves.
+        A key with a lifetime of more than `longest` has a day besides its own time; others may be
+        under way, and expire by themselves.
         """
+        longest = float(milliseconds(drifted(self.rounds.location.longest)))
         stale: dict[int, StaleEntry] = {}
         for i, reply in answers.items():
             if reply.kind == "held":
                 uuid, take, expiry, left = reply.rest
-                lasts = int(expiry) if expiry.isdigit() else -1
-                own_time_over = lasts > self._longest and left < 1000 * LATE_REQUEST_S
-                if lasts == 0 or own_time_over:
+                lifetime = int(expiry) if expiry.isdigit() else -1
+                is_over = lifetime > longest and left < 1000 * LATE_REQUEST_S
+                if lifetime == 0 or is_over:
                     stale[i] = StaleEntry(decoded(uuid), decoded(take))
         return stale
 
-    def _persist(self, name: str, uuid: str, number: str, until: Deadline) -> bool:
-        """Take the expiry off a lock that is never auto-unlocked."""
-        keys = (self._keys.server, self._keys.lock(name))
-        command = Command(lua_scripts.KEEP, keys, (uuid, number))
-        rounds, decided = self._rounds, self._quorum.decides("kept")
-        result = rounds.once(rounds.all, command, until, decided)
-        return self._quorum.agrees(result.answers, "kept")
-
-    def _undo(self, name: str, uuid: str, number: str, take: SentTake) -> None:
-        """Leave nothing of a try: what was given is given back at once, the rest is queued."""
-        rounds = self._rounds
-        drop = rounds.drop(name, uuid, number)
-        tombstone = rounds.drop(name, uuid, number, tombstone=True)
-        given = take.given()
-        result = rounds.once(given, drop)
-        for i in take.requests.keys() - result.answers.keys():
-            rounds.undo_queue.add_when_answered(i, take.requests[i], drop, tombstone)
-
 
 def _holder(reply: Reply) -> str | None:
-    """Return whom a server names that was asked for a lock, but for us."""
+    """Return the other holder that a reply to `TAKE` names."""
     return decoded(reply.rest[0]) if reply.kind == "held" else None
-
-
-def _refused_by(holder: str | None) -> Refused | None:
-    return None if holder is None else Refused(holder, revision_of(holder, 0))

@@ -1,43 +1,40 @@
-"""Undo queue: what is still to be undone on each server, retried until it is confirmed.
+"""Undo queue: commands that each server still has to execute, repeated until it confirms them.
 
-A take that came to nothing, a release, a withdrawal: what a majority has confirmed counts. But each
-server that was sent the take may have done it, or may do it yet, and three such keys of three dead
-acquisitions would block a name on five servers. So what undoes it is queued for each of them, with
-a tombstone where the take was never answered and so may arrive after that. For a server that was
-sent nothing, nothing is queued: a queue does not grow while its server is down.
+A failed take, a release, a withdrawal: a majority's confirmation is enough. But each server that
+was sent the take may have executed it, or may do so later, and three such keys of three ended
+acquisitions would block a name on five servers. So the command that undoes it is queued for each of
+them, with a tombstone where the take was never answered and so may arrive later. Nothing is queued
+for a server that was sent nothing, so a queue does not grow while its server is down.
 
-If the process ends before that, what is left stands on that server until it expires, or until who
-takes the lock finds that it is stale (`TakeExecutor._purge_stale`).
+If the process ends first, the rest stands on that server until it expires, or until a taker of the
+lock deletes it as stale (`Taking._purge_stale`).
 """
 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from lockclient.model.clocks import Deadline
-from lockclient.stores.valkey.lua_scripts import Reply
+from lockclient.stores.valkey.errors import VoteFailure
+from lockclient.stores.valkey.lua_scripts import Command, Reply
 from lockclient.stores.valkey.voting.quorum import GRANTED
 from lockclient.stores.valkey.wire.broadcast import Broadcast
-from lockclient.stores.valkey.wire.connection import Command
 from lockclient.stores.valkey.wire.server import Sent
-from lockclient.threads import scheduler
 from lockclient.threads.log_queue import get_logger
-from lockclient.threads.pool import WorkerPool
+from lockclient.threads.pool import Repeating, WorkerPool
 
 log = get_logger(__name__)
 
 _RETRY_PAUSE_S, _REFUSED_PAUSE_S = 1.0, 30.0
-"""Seconds between two tries with a server that does not do it for now, and with one that refuses it
-for want of a right."""
+"""Seconds until a command is repeated that failed for now, or for want of a right."""
 _MAX_POSTPONED: Final = 16
-"""Commands that were not done, after which the rest waits for the next try."""
+"""Failed commands after which the others wait for the next try."""
 _TIMEOUT_S: Final = 1.0
 _MAX_PENDING: Final = 10_000
-"""Of one server; each is less than a kilobyte."""
+"""Commands queued for one server, each of less than a kilobyte."""
 
 
 class _Undo(NamedTuple):
@@ -51,8 +48,8 @@ class _Undo(NamedTuple):
         return any(request.answer is None for request in self.requests)
 
     def command(self) -> Command | None:
-        """Return what is to be done. A take that was answered needs no tombstone: it can't arrive
-        any more. One that was refused, or not sent, needs nothing."""
+        """Return the command to send. A take that was answered can't arrive later, and needs no
+        tombstone. One that was refused, or not sent, needs nothing."""
         if any(request.unanswered for request in self.requests):
             return self.tombstone
         return self.drop if not self.requests or any(map(is_granted, self.requests)) else None
@@ -62,18 +59,20 @@ class UndoQueue:
     """Commands that wait for each server, sent in the background.
 
     Args:
-        servers: whose.
+        servers: the servers.
     """
 
     def __init__(self, servers: Broadcast) -> None:
         self._servers = servers
-        self._pending: list[OrderedDict[_Undo, None]] = [OrderedDict() for _ in servers.all]
-        self._running: set[int] = set()
-        self._overflowed: set[int] = set()
         self._workers = WorkerPool("undo", len(servers.all))
+        self._pending: list[dict[_Undo, None]] = [{} for _ in servers.all]
+        self._overflowed: set[int] = set()
+        self._jobs = [
+            Repeating(self._workers.submit, partial(self._send_all, i)) for i in servers.all
+        ]
 
     def add(self, which: Iterable[int], command: Command) -> None:
-        """Have this done by these servers, as soon as they can be reached."""
+        """Have these servers execute this, as soon as they can be reached."""
         for i in which:
             self._add(i, _Undo(command, command))
 
@@ -89,7 +88,8 @@ class UndoQueue:
         pending = self._pending[i]
         pending[undo] = None
         if len(pending) > _MAX_PENDING:
-            pending.popitem(last=False)
+            oldest, *_ = pending  # one step in C, whatever other threads do
+            pending.pop(oldest, None)
             if i not in self._overflowed:
                 self._overflowed.add(i)
                 log.warning(
@@ -101,47 +101,47 @@ class UndoQueue:
         self.run(i)
 
     def run(self, i: int) -> None:
-        """Begin with a server's queue, unless that is under way: also as a server comes back, or
-        has answered late."""
-        if self._pending[i] and i not in self._running and self._servers.reachable(i):
-            self._running.add(i)
-            self._workers.submit(partial(self._run, i))
+        """Send a server's commands: also when it can be reached again, or has answered late."""
+        if self._pending[i] and self._servers.reachable(i):
+            self._jobs[i].run_within(0)
 
-    def _run(self, i: int) -> None:
+    def _send_all(self, i: int) -> float | None:
+        """Send a server's commands; return the seconds to the next try."""
         pending, postponed, pause = self._pending[i], 0, _RETRY_PAUSE_S
-        try:
-            while len(pending) > postponed < _MAX_POSTPONED and self._servers.reachable(i):
-                undo, _ = pending.popitem(last=False)  # atomic: `_add` runs meanwhile
-                if undo.is_in_flight():
-                    failure = None
-                elif (command := undo.command()) is None:
-                    continue
-                else:
-                    result = self._servers.ask({i: Sent(command)}, Deadline.after(_TIMEOUT_S), bool)
-                    failure = result.failures.get(i)
-                    if failure is None or failure.foreign_key:
-                        continue
-                pending[undo] = None  # at the end: it holds up nothing behind it
+        for undo in list(pending):  # one step in C: `_add` may run meanwhile
+            if not self._servers.reachable(i):
+                return None  # `run` is called when it can be reached
+            failure = self._send(i, undo)
+            pending.pop(undo, None)
+            if failure is not None:
+                pending[undo] = None  # at the end: it delays no other command
                 postponed += 1
-                if failure is not None and failure.permanent:
+                if failure.permanent:
                     pause = _REFUSED_PAUSE_S
-        finally:
-            self._running.discard(i)
-            if pending and not self._servers.closed:  # out of reach, it goes on as it comes back
-                scheduler.shared.after(pause, partial(self.run, i))
+                if postponed == _MAX_POSTPONED:
+                    break
+        return pause if pending and not self._servers.closed else None
+
+    def _send(self, i: int, undo: _Undo) -> VoteFailure | None:
+        """Send a server one command; return why it has to be repeated."""
+        if undo.is_in_flight():
+            return _IN_FLIGHT
+        if (command := undo.command()) is None:
+            return None
+        result = self._servers.ask({i: Sent(command)}, Deadline.after(_TIMEOUT_S), bool)
+        failure = result.failures.get(i)
+        return None if failure is None or failure.foreign_key else failure
 
     def drain(self, seconds: float) -> None:
-        """Wait until all is done that can be, but not longer than that."""
+        """Wait until all reachable servers have executed their commands, at most for `seconds`."""
         deadline, servers = Deadline.after(seconds), self._servers
-        while any(
-            self._pending[i] or i in self._running for i in servers.all if servers.reachable(i)
-        ):
+        while any(self._pending[i] for i in servers.all if servers.reachable(i)):
             if deadline.expired():
                 return
             time.sleep(0.005)
 
     def close(self) -> None:
-        """End it; say what is left where."""
+        """Forget all commands; log how many."""
         for i, pending in enumerate(self._pending):
             if pending:
                 log.warning(
@@ -153,6 +153,9 @@ class UndoQueue:
         self._workers.close()
 
 
+_IN_FLIGHT: Final = VoteFailure("a request that it undoes is in flight")
+
+
 def is_granted(request: Sent) -> bool:
-    """Tell whether a server said that it gives its vote."""
-    return isinstance(request.answer, Reply) and request.answer.kind in (*GRANTED, "given")
+    """Tell whether a server answered that it gives its vote."""
+    return isinstance(request.answer, Reply) and request.answer.kind in (*GRANTED, "restored")

@@ -1,19 +1,21 @@
 """Broadcast: asks several servers at once, and gathers their answers.
 
-A round has three ends for a server: it *answered*; it is *silent*, so that what it was sent may
-have been done, or may be yet; or it is *absent*, and was sent nothing. Nothing is sent twice here.
+In a round a server *answers*, or is *silent*: the command may be executed, now or later; or is
+*absent*: nothing was sent. A round sends nothing twice.
 
-The calling thread alone sends, so that nothing is sent after the round. Where no connection is idle
-a worker of the server's opens one. A worker also reads an answer that comes after the round: that
-has no vote, but is known, see `Sent`.
+The calling thread alone sends, so nothing is sent after the round. If no connection is idle, a
+worker of the server opens one. A worker also reads an answer that arrives after the round: it has
+no vote, but is noted in its `Sent`.
 """
 
 from __future__ import annotations
 
 import select
+import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -22,7 +24,7 @@ from lockclient.stores.valkey import errors
 from lockclient.stores.valkey.errors import VoteFailure
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.location import ValkeyLocation
-from lockclient.stores.valkey.lua_scripts import Reply
+from lockclient.stores.valkey.lua_scripts import Answers, Reply
 from lockclient.stores.valkey.wire.connection import (
     ANSWER_TIMEOUT_S,
     NOTHING_VOUCHED,
@@ -31,46 +33,64 @@ from lockclient.stores.valkey.wire.connection import (
     Vouched,
 )
 from lockclient.stores.valkey.wire.server import Sent, Server
-from lockclient.stores.valkey.wire.wakeup import WakeUp
 
 GRACE_S: Final = 0.1
-"""Seconds that those who have not answered yet have when the votes are enough already."""
-
+"""Seconds in which the remaining servers may still answer when there are enough votes."""
 _MAX_ROUND_S: Final = 0.1
-"""Seconds of a round that count at most: what is longer waits for one that is unreachable."""
+"""Seconds of a round that count in `round_s`: a longer one waited for an unreachable server."""
 
-Enough = Callable[[Mapping[int, Reply]], bool]
+Enough = Callable[[Answers], bool]
 
 
+class WakeUp:
+    """A self-pipe that wakes a thread in `poll`: `fd` is readable from `set` to `clear`."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        self.fd = self._reader.fileno()
+
+    def set(self) -> None:
+        with suppress(OSError):  # full: the thread wakes anyway; closed: no thread polls any more
+            self._writer.send(b"!")
+
+    def clear(self) -> None:
+        with suppress(BlockingIOError):
+            self._reader.recv(4096)
+
+    def close(self) -> None:
+        self._writer.close()
+        self._reader.close()
+
+
+@dataclass(eq=False)
 class Round:
-    """One round: which server is sent what, and what came of it.
-
-    Servers go by their place in the URL.
+    """One round. Servers go by their place in the URL.
 
     Attributes:
+        servers: all servers.
+        sent: the request to each server that is asked.
         answers: of those that voted.
         silent: those that were sent it, and have not answered in time.
-        failures: why each other one has no vote, the silent ones included.
-        sent: what becomes of each server's request.
+        failures: why each other server has no vote, the silent ones included.
     """
 
-    def __init__(self, servers: list[Server], sent: Mapping[int, Sent]) -> None:
-        self.answers: dict[int, Reply] = {}
-        self.silent: set[int] = set()
-        self.failures: dict[int, VoteFailure] = {}
-        self.sent = sent
-        self._servers = servers
-        self._run_ids: dict[str, int] = {}
-        self._poll = select.poll()
-        # By file descriptors: which server, by which connection, and when it was sent.
-        self._awaited: dict[int, tuple[int, Connection, float]] = {}
-        self._connecting: set[int] = set()
-        self._connected = deque[int]()
-        self._wakeup: WakeUp | None = None
+    servers: list[Server]
+    sent: Mapping[int, Sent]
+    answers: dict[int, Reply] = field(default_factory=dict)
+    silent: set[int] = field(default_factory=set)
+    failures: dict[int, VoteFailure] = field(default_factory=dict)
+    _run_ids: dict[str, int] = field(default_factory=dict)
+    _poll: select.poll = field(default_factory=select.poll)
+    # By file descriptor: server, connection, and when the request was sent.
+    _awaited: dict[int, tuple[int, Connection, float]] = field(default_factory=dict)
+    _connecting: set[int] = field(default_factory=set)
+    _connected: deque[int] = field(default_factory=deque)
+    _wakeup: WakeUp | None = None
 
-    def run(self, until: Deadline, enough: Enough) -> None:
+    def run(self, began: float, until: Deadline, enough: Enough) -> None:
         """Ask all, and gather the answers."""
-        began = monotonic()
         try:
             for i in self.sent:
                 self._ask(i, until)
@@ -80,15 +100,15 @@ class Round:
                 self._wakeup.close()
         while self._connecting:
             i = self._connecting.pop()
-            self._end(i, self._servers[i].failure or errors.NO_CONNECTION)
+            self._end(i, self.servers[i].failure or errors.NO_CONNECTION)
         for i, connection, sent_at in self._awaited.values():
             self.silent.add(i)
             self.failures[i] = errors.NO_ANSWER
             limit = Deadline(sent_at + ANSWER_TIMEOUT_S)
-            self._servers[i].read_late(self.sent[i], connection, limit)
+            self.servers[i].read_late(self.sent[i], connection, limit)
 
     def _gather(self, began: float, until: Deadline, enough: Enough) -> None:
-        """Take all answers until there are enough, or nobody is left who could give one."""
+        """Read all answers until there are enough, or no further one can arrive."""
         last, satisfied = until, False
         while self._awaited or self._connecting:
             events = self._poll.poll(1000 * last.remaining())
@@ -97,7 +117,7 @@ class Round:
             for fd, _ in events:
                 if fd in self._awaited:
                     i, connection, _ = self._awaited[fd]
-                    self._servers[i].read(self.sent[i], connection, None)
+                    self.servers[i].read(self.sent[i], connection, None)
                     if self.sent[i].answer is not None:
                         self._poll.unregister(fd)
                         del self._awaited[fd]
@@ -113,14 +133,14 @@ class Round:
 
     def _ask(self, i: int, until: Deadline) -> None:
         """Send a server its command, or have a worker connect to it first."""
-        server = self._servers[i]
+        server = self.servers[i]
         self._connecting.discard(i)
         if (failure := server.failure) is not None:
             self._end(i, failure)
         elif (connection := server.borrow_idle()) is None:
             self._connect(i)
         elif self._run_ids.setdefault(connection.run_id, i) != i:
-            server.give_back(connection)  # it goes by another name, too, and has one vote
+            server.give_back(connection)  # a server with two names has one vote
             self._end(i, VoteFailure("it is the same server as another one", permanent=True))
         else:
             try:
@@ -129,12 +149,11 @@ class Round:
                 server.note_unanswered(self.sent[i], connection, error)
                 self._count(i)
             else:
-                fd = connection.fileno()
-                self._awaited[fd] = i, connection, monotonic()
-                self._poll.register(fd, select.POLLIN)
+                self._awaited[connection.fd] = i, connection, monotonic()
+                self._poll.register(connection.fd, select.POLLIN)
 
     def _end(self, i: int, failure: VoteFailure) -> None:
-        """Give up a request that was not sent."""
+        """End a request that was not sent."""
         self.sent[i].answer = failure
         self._count(i)
 
@@ -158,11 +177,11 @@ class Round:
                 return
             self._poll.register(self._wakeup.fd, select.POLLIN)
         self._connecting.add(i)
-        self._servers[i].workers.submit(partial(self._work, i, self._wakeup))
+        self.servers[i].workers.submit(partial(self._work, i, self._wakeup))
 
     def _work(self, i: int, wakeup: WakeUp) -> None:
         if i in self._connecting:
-            self._servers[i].connect()
+            self.servers[i].connect()
             self._connected.append(i)
             wakeup.set()
 
@@ -176,7 +195,7 @@ class Broadcast:
     """
 
     round_s = 0.002
-    """Seconds that a round takes, about, by the last ones."""
+    """The moving average of the seconds that a round takes."""
 
     def __init__(self, location: ValkeyLocation, on_news: Callable[[int], object]) -> None:
         self.location = location
@@ -189,15 +208,15 @@ class Broadcast:
             Server(i, location, self.keys, owners, partial(on_news, i)) for i in self.all
         ]
 
-    def ask(self, requests: Mapping[int, Sent], until: Deadline, enough: Enough) -> Round:
+    def ask(self, sent: Mapping[int, Sent], until: Deadline, enough: Enough) -> Round:
         """Ask these servers at once, until `enough` have answered, or the deadline.
 
-        Those that are left then have a moment more: a healthy one's answer is on its way.
+        The others then have `GRACE_S` more: the answer of a healthy server is on its way.
         """
-        asked, began = Round(self._servers, requests), monotonic()
-        asked.run(until, enough)
+        this, began = Round(self._servers, sent), monotonic()
+        this.run(began, until, enough)
         self.round_s += (min(monotonic() - began, _MAX_ROUND_S) - self.round_s) / 16
-        return asked
+        return this
 
     def open_all(
         self, vouched: Vouched = NOTHING_VOUCHED
@@ -219,12 +238,10 @@ class Broadcast:
         """Tell whether a server answered the last time."""
         return self._servers[i].failure is None
 
-    # ------------------------------------------------------------ for people
-
     def warnings(self) -> Iterator[str]:
-        """Say of each server why it has no vote, and which may lose what they have answered.
+        """Yield why each server has no vote, and which servers may lose confirmed writes.
 
-        The same words as long as it stays so: no seconds are counted down.
+        The text stays the same as long as the reason does: no seconds are counted down.
         """
         for endpoint, why in self.votes().items():
             if why:
@@ -239,8 +256,7 @@ class Broadcast:
             )
 
     def votes(self) -> dict[str, str]:
-        """Return by the servers' addresses why each has no vote, by what was last seen; empty: it
-        has one."""
+        """Return by the servers' addresses why each had no vote when last asked; empty: it has."""
         return {server.endpoint: server.reason_without_vote() for server in self._servers}
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Connection to one process of a server's, by valkey-py: identified, with deadlines and a bound."""
+"""Connection to one process of a server, by valkey-py: identified, with deadlines and a bound."""
 
 from __future__ import annotations
 
@@ -18,39 +18,31 @@ from lockclient.model.clocks import Deadline
 from lockclient.stores.valkey import errors
 from lockclient.stores.valkey.keys import KeyNames, milliseconds
 from lockclient.stores.valkey.location import ValkeyLocation
-from lockclient.stores.valkey.lua_scripts import SETTLE, Reply, Script
-from lockclient.stores.valkey.plain_reads import Exchange, has_plain, transactions
+from lockclient.stores.valkey.lua_scripts import REGISTER, Command, Reply, Script
+from lockclient.stores.valkey.reads import Exchange, Words, has_plain, transactions
 
 CONNECT_TIMEOUT_S = 1.0
-"""Seconds that all addresses of a server's name have together to accept a connection, and seconds
-for each answer until the server is identified."""
+"""Seconds that all addresses of a server's name share to accept a connection, and seconds for each
+answer until the server is identified."""
 ANSWER_TIMEOUT_S: Final = 2.0
 """Seconds after which a request counts as unanswered, and its connection is closed."""
 _MIN_TIMEOUT_S: Final = 0.001
 _MIN_SEND_S: Final = 0.05
-"""Seconds that there are to send a request in any case."""
+"""The least time to send a request, whatever its deadline."""
 SCAN_COUNT: Final = "500"
-"""Keys, or entries of an index, that a server goes through in one step: in less than 1 ms."""
+"""Keys, or entries of an index, that a server reads in one step, in less than 1 ms."""
 _MAX_SMALL_BYTES: Final = 8192
 """Bytes that the system takes from an idle connection without a wait."""
 _MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of one answer: twice what the longest one has, a hundred locks that say all they may."""
-
-
-class Command(NamedTuple):
-    """A request to a server: a script with its keys and arguments."""
-
-    script: Script
-    keys: tuple[str, ...]
-    args: tuple[str, ...]
+"""Bytes of one answer: twice the longest, a hundred locks with the longest values."""
 
 
 class Vouched(NamedTuple):
     """An operator's statements about a server.
 
     Attributes:
-        idle: nobody holds a lock, so that it may vote at once.
-        kept: it writes everything down before it answers, or does not; None: nothing is said.
+        idle: nobody holds a lock, so the server may vote at once.
+        kept: it writes everything to its disk before it answers, or does not; None: no statement.
     """
 
     idle: bool = False
@@ -61,10 +53,9 @@ NOTHING_VOUCHED: Final = Vouched()
 
 
 class ServerUnusable(ValkeyError):
-    """This server can't be used now, though it may have been reached: why is its `failure`.
+    """The server can't be used now, for the reason in `failure`.
 
-    It is a `ValkeyError`, because after any other exception in its hook valkey-py leaves the socket
-    open.
+    A `ValkeyError`, because valkey-py leaves the socket open after any other one in its hook.
     """
 
     def __init__(self, failure: errors.VoteFailure) -> None:
@@ -75,13 +66,13 @@ class ServerUnusable(ValkeyError):
 class _Parser(_LibvalkeyParser):
     """valkey-py's parser, with a deadline for the whole answer and a bound on its bytes.
 
-    The socket has no timeout, so that it does not wait, but while a deadline is waited for.
+    The socket has a timeout only while a deadline is waited for; otherwise it never waits.
     """
 
     parse_error = staticmethod(errors.server_error)
     _until: Deadline | None = None
     unfinished = 0
-    """Bytes that have come of an answer that is not complete."""
+    """Bytes received of an answer that is not complete."""
 
     def on_connect(self, connection: valkey.connection.Connection, **how: Any) -> None:
         super().on_connect(connection, **how)
@@ -89,7 +80,7 @@ class _Parser(_LibvalkeyParser):
 
     def next_answer(self, until: Deadline | None) -> Any:
         """Wait for an answer and return it, an error as well. Without a deadline: return
-        `NOT_ENOUGH_DATA` unless all of it has come."""
+        `NOT_ENOUGH_DATA` unless all of it has arrived."""
         self._until = until
         while (answer := self._reader.gets()) is NOT_ENOUGH_DATA:
             if not self.read_from_socket():
@@ -98,7 +89,7 @@ class _Parser(_LibvalkeyParser):
         return answer
 
     def read_from_socket(self, *_: object) -> bool:
-        """Read what has come; with a deadline wait for it."""
+        """Read what has arrived; with a deadline wait for it."""
         sock, until = self._sock, self._until
         try:
             if until is not None:
@@ -119,33 +110,41 @@ class _Parser(_LibvalkeyParser):
 
 
 class Connection(valkey.connection.Connection):
-    """A connection to one process of a server's.
+    """A connection to one process of a server.
 
     Attributes:
+        fd: the socket's file descriptor.
         run_id: the process's own name, new with each start.
-        durable: whether it writes everything down before it answers, as far as anybody has said.
-        quarantine_s: seconds after which it votes; 0: it does.
+        durable: an operator vouches that it writes everything to its disk before it answers.
+        quarantine_s: seconds until it votes; 0: it does.
         version: the server's name and version.
-        is_reader: this user may send no script, so that it reads by plain commands.
+        is_reader: this user may send no script, and reads by plain commands.
     """
 
+    fd: int
     run_id = ""
     durable = False
     quarantine_s = 0.0
     version = ""
     is_reader = False
     location: ValkeyLocation
-    terms: str
+    _terms: str
     _exchange: Exchange
     _answers: list[Any]
     _unread: int
     _parser: _Parser
 
+    def connect(self) -> None:
+        super().connect()
+        assert self._sock is not None
+        self._sock.settimeout(0)  # see `_Parser`
+        self.fd, self._terms = self._sock.fileno(), self.location.terms
+
     def identify(self, keys: KeyNames, vouched: Vouched) -> None:
-        """Find out which process this is, and see to it that it votes when it may.
+        """Read which process this is, and register it, so that it votes when it may.
 
         Raises:
-            ServerUnusable: it is none that gives locks.
+            ServerUnusable: it gives no locks.
         """
         lines = self.command("INFO").decode(errors="replace").splitlines()
         info = dict(line.split(":", 1) for line in lines if ":" in line)
@@ -156,27 +155,26 @@ class Connection(valkey.connection.Connection):
         self.run_id = info["run_id"]
         valkey = info.get("valkey_version")
         self.version = f"Valkey {valkey}" if valkey else f"Redis {info.get('redis_version')}"
-        aof = "1" if info.get("aof_enabled") == "1" else "0"
         args = (
             self.run_id,
-            self.terms,
-            aof,
+            self._terms,
+            "1" if info.get("aof_enabled") == "1" else "0",
             "" if vouched.kept is None else str(int(vouched.kept)),
             str(int(vouched.idle)),
             milliseconds(self.location.longest),
         )
-        settle = Command(SETTLE, (keys.server,), args)
+        register = Command(REGISTER, (keys.server,), args)
         try:
-            answer = self._ask(settle)
+            answer = self._ask(register)
         except errors.ErrorReply as error:
             if not errors.may_run_no_script(error) or vouched != NOTHING_VOUCHED:
                 raise
             self.is_reader = True
-            answer = self._ask(settle)
+            answer = self._ask(register)
         if answer.kind == "terms":
             raise ServerUnusable(errors.config_mismatch(answer.rest[0], self.location))
         if answer.kind in ("empty", "another"):
-            raise ServerUnusable(errors.VoteFailure(errors.UNSETTLED))
+            raise ServerUnusable(errors.VoteFailure(errors.UNREGISTERED))
         self.quarantine_s = int(answer.rest[0]) / 1000
         self.durable = answer.rest[1] == b"1"
 
@@ -187,48 +185,20 @@ class Connection(valkey.connection.Connection):
         assert reply is not None  # there is a deadline
         return reply
 
-    # ------------------------------------------------------------ asking
-
-    def connect(self) -> None:
-        super().connect()
-        assert self._sock is not None
-        self._sock.settimeout(0)  # see `_Parser`
-
-    def fileno(self) -> int:
-        assert self._sock is not None
-        return self._sock.fileno()
-
-    def command(self, *words: str) -> Any:
-        """Send a command and wait for its answer."""
-        until = Deadline.after(CONNECT_TIMEOUT_S)
-        self.send_words(words, until)
-        answer = self._parser.next_answer(until)
-        errors.check(answer)
-        return answer
-
-    def scan(self, begin: tuple[str, ...], *options: str) -> Iterator[list[bytes]]:
-        """Yield the pages of SCAN, or of SSCAN and a key."""
-        cursor = "0"
-        while True:
-            following, page = self.command(*begin, cursor, *options, "COUNT", SCAN_COUNT)
-            yield page
-            cursor = following.decode()
-            if cursor == "0":
-                return
+    # ------------------------------------------------------------ scripts
 
     def send(self, command: Command, until: Deadline) -> None:
-        """Send a command, or what reads the same without scripts. It may take until then, if the
-        server reads no more for now."""
+        """Send a command, or plain ones that read the same; wait until then for a full socket."""
         script, keys, args = command
         if self.is_reader and has_plain(script):
-            self._exchange = transactions(script, keys, args, self.run_id, self.terms)
+            self._exchange = transactions(script, keys, args, self.run_id, self._terms)
         else:
-            self._exchange = self._script(script, keys, args)
-        self._send(next(self._exchange), until)
+            self._exchange = self._script(*command)
+        self.write(next(self._exchange), until)
 
     def read(self, until: Deadline | None) -> Reply | None:
         """Wait for the answer to what was sent, and return it. Without a deadline: return None if
-        not all of it has come."""
+        not all of it has arrived."""
         while True:
             while self._unread:
                 answer = self._parser.next_answer(until)
@@ -241,25 +211,25 @@ class Connection(valkey.connection.Connection):
             except StopIteration as end:
                 reply: Reply = end.value
                 return reply
-            self._send(following, until or Deadline.after(_MIN_SEND_S))
+            self.write(following, until or Deadline.after(_MIN_SEND_S))
 
-    def _script(self, script: Script, keys: tuple[str, ...], args: tuple[str, ...]) -> Exchange:
-        """Send a script by its name. One that the server does not know is sent whole: a restart and
+    def _script(self, script: Script, keys: Words, args: Words) -> Exchange:
+        """Send a script by its hash, then whole if the server does not know it: a restart and
         `SCRIPT FLUSH` make it forget."""
-        told = (self.run_id, self.terms) if script.votes else ()
-        words = (str(len(keys)), *keys, *told, *args)
+        identity = (self.run_id, self._terms) if script.votes else ()
+        words = (str(len(keys)), *keys, *identity, *args)
         (answer,) = yield [("EVALSHA", script.sha, *words)]
         if isinstance(answer, errors.UnknownScript):
             (answer,) = yield [("EVAL", script.source, *words)]
-        errors.check(answer)
+        if isinstance(answer, errors.ErrorReply):
+            raise answer
         kind, *rest = answer
         return Reply(kind.decode(), rest)
 
-    def send_words(self, words: tuple[str, ...], until: Deadline) -> None:
-        """Send a command, whose answer `command` or `receive` reads."""
-        self._send([words], until)
+    # ------------------------------------------------------------ plain commands
 
-    def _send(self, commands: Sequence[tuple[str, ...]], until: Deadline) -> None:
+    def write(self, commands: Sequence[Words], until: Deadline) -> None:
+        """Send commands, whose answers `command`, `read` or `receive` reads."""
         self._answers, self._unread = [], len(commands)
         try:
             data = b"".join(map(pack_command, commands))
@@ -274,6 +244,24 @@ class Connection(valkey.connection.Connection):
         if len(data) > _MAX_SMALL_BYTES:
             sock.settimeout(0)
 
+    def command(self, *words: str) -> Any:
+        """Send a command and wait for its answer."""
+        until = Deadline.after(CONNECT_TIMEOUT_S)
+        self.write([words], until)
+        answer = self._parser.next_answer(until)
+        errors.check(answer)
+        return answer
+
+    def scan(self, begin: Words, *options: str) -> Iterator[list[bytes]]:
+        """Yield the pages of SCAN, or of SSCAN and a key."""
+        cursor = "0"
+        while True:
+            following, page = self.command(*begin, cursor, *options, "COUNT", SCAN_COUNT)
+            yield page
+            cursor = following.decode()
+            if cursor == "0":
+                return
+
     def receive(self) -> list[Any]:
         """Return the messages that have arrived; errors are raised."""
         messages = []
@@ -283,7 +271,7 @@ class Connection(valkey.connection.Connection):
         return messages
 
     def has_ended(self) -> bool:
-        """Tell whether an idle connection was closed, or something came that was not asked for."""
+        """Tell whether an idle connection was closed, or has received anything unasked."""
         try:
             answer = self._parser.next_answer(None)
         except errors.Unanswered:
@@ -291,16 +279,16 @@ class Connection(valkey.connection.Connection):
         return answer is not NOT_ENOUGH_DATA or self._parser.unfinished > 0
 
     def close(self) -> None:
-        """Close it. What was sent may still be done."""
+        """Close it. A command that was sent may still be executed."""
         self.disconnect()
 
 
 class _TlsConnection(valkey.connection.SSLConnection, Connection):
-    """The same over TLS: valkey-py wraps the socket."""
+    """A connection over TLS: valkey-py wraps the socket."""
 
 
 def connected(location: ValkeyLocation, endpoint: str) -> Connection:
-    """Return a connection whose user is let in; it is not identified yet.
+    """Return an authenticated connection; it is not identified yet.
 
     Raises:
         errors.ErrorReply: the server does not accept the user.
@@ -331,16 +319,17 @@ def connected(location: ValkeyLocation, endpoint: str) -> Connection:
         connection: Connection = _TlsConnection(ssl_check_hostname=True, **files, **how)
     else:
         connection = Connection(**how)
-    connection.location, connection.terms = location, location.terms
+    connection.location = location
     connection.connect()
     return connection
 
 
 def _unusable(info: Mapping[str, str]) -> str:
-    """Return why a server that says this of itself gives no locks; empty: it does."""
-    if "cluster" in (info.get("redis_mode"), info.get("server_mode")):
+    """Return why a server with this INFO gives no locks; empty: it does."""
+    mode = info.get("server_mode", info.get("redis_mode"))
+    if mode == "cluster":
         return "it is a node of a cluster, and must stand alone"
-    if "sentinel" in (info.get("redis_mode"), info.get("server_mode")):
+    if mode == "sentinel":
         return "it is a Sentinel, which holds no keys: name the servers themselves"
     if not info.get("run_id"):
         return (
@@ -350,7 +339,7 @@ def _unusable(info: Mapping[str, str]) -> str:
     policy = info.get("maxmemory_policy", "noeviction")
     if policy == "noeviction":
         return ""
-    return (  # it would drop locks, which expire, and keep what says that it has lost none
+    return (  # it would drop locks, which expire, but not `<root>/server`, which does not
         f"it may drop locks when its memory is full (maxmemory-policy {policy}): set "
         "maxmemory-policy noeviction"
     )

@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 
+from lockclient.stores.valkey.listing import most_recorded
 from lockclient.stores.valkey.lua_scripts import Reply
 from lockclient.stores.valkey.voting.quorum import Quorum
-from lockclient.stores.valkey.voting.scan_merge import recorded
 
 
 def answers(*kinds: str | None) -> dict[int, Reply]:
@@ -62,4 +62,4 @@ def test_who_has_too_few_is_told_in_the_same_words_each_time() -> None:
 def test_of_two_records_that_is_listed_which_most_servers_have() -> None:
     """And of as many the smaller one."""
     said = {0: {"a/u": "30 "}, 1: {"a/u": "20 ", "b/u": "9 "}, 2: {"a/u": "20 "}, 3: {"b/u": "8 "}}
-    assert recorded(said) == {"a/u": (20, 2), "b/u": (8, 3)}
+    assert most_recorded(said) == {"a/u": (20, 2), "b/u": (8, 3)}
