@@ -17,17 +17,16 @@ from lockclient.threads.pool import Work, WorkerPool
 Result = TypeVar("Result")
 
 MAX_IN_FLIGHT_PER_LOCK = 8
-"""Requests under way at once of those that want the same lock, of which one can have it."""
+"""Takes of one lock that are in flight at the same time: only one of them can succeed."""
 
 
 class AsyncBridge:
     """Has threads send the requests of event loops.
 
-    A request that keeps or ends a lock never waits behind one that wants a lock: these have threads
-    of their own, and at most `MAX_IN_FLIGHT_PER_LOCK` of these for one lock, however many want it.
+    Requests that extend or end a lock have threads of their own, so they never wait behind takes.
+    Of the takes of one lock at most `MAX_IN_FLIGHT_PER_LOCK` use a thread at the same time.
 
-    Args:
-        urgent, patient: the threads.
+    An event loop's thread takes no lock here: the pool's threads do.
     """
 
     def __init__(self, urgent: WorkerPool, patient: WorkerPool) -> None:
@@ -35,15 +34,14 @@ class AsyncBridge:
         self._patient = patient
         self._in_flight: Counter[str] = Counter()
         self._queued: defaultdict[str, deque[Work]] = defaultdict(deque)
-        self._lock = threading.Lock()  # taken by threads of the pool alone
+        self._lock = threading.Lock()  # of the two above; only the pool's threads take it
 
     async def send(self, request: Request, work: Callable[[], Outcome]) -> Outcome:
-        """Have a request sent by a thread, which a cancellation leaves to its end.
+        """Have a thread send a request; a cancellation does not end the thread's work.
 
-        What it may still send is then told by its `Delivery`, as of any other caller who has gone:
-        no new try begins, and one is under way until somebody has heard of it.
+        The request's `Delivery` says whether a take of a cancelled caller may still arrive.
         """
-        # Before it is handed over: from now on a thread may begin at any moment.
+        # Set before the thread has the request, which may begin at any moment then.
         delivery_of(request).in_flight = True
         if isinstance(request, KEEPING):
             return await by_thread(self._urgent.submit, work)
@@ -72,29 +70,29 @@ class AsyncBridge:
                     self._in_flight[name] -= 1
                     if not self._in_flight[name]:
                         del self._in_flight[name]
-            if after is not None:  # behind those of other names that wait for a thread, too
+            if after is not None:  # queued behind takes of other locks
                 self._patient.submit(partial(self._do, name, after))
 
 
 async def by_thread(
     submit: Callable[[Callable[[], object]], object], work: Callable[[], Result]
 ) -> Result:
-    """Return the result of what a thread does, which a cancellation leaves to its end."""
+    """Return the result of a thread's work; a cancellation does not end that work."""
     loop = asyncio.get_running_loop()
-    heard: asyncio.Future[Result] = loop.create_future()
+    future: asyncio.Future[Result] = loop.create_future()
 
-    def settle(settled: Callable[[Any], None], value: object) -> None:
-        if not heard.done():  # else cancelled
-            settled(value)
+    def settle(set_outcome: Callable[[Any], None], value: object) -> None:
+        if not future.done():  # else cancelled
+            set_outcome(value)
 
     def do() -> None:
-        told: tuple[Callable[[Any], None], object]
+        outcome: tuple[Callable[[Any], None], object]
         try:
-            told = heard.set_result, work()
-        except Exception as error:  # noqa: BLE001 - it is raised where it is awaited
-            told = heard.set_exception, error
-        with suppress(RuntimeError):  # the loop is over: nobody awaits it
-            loop.call_soon_threadsafe(settle, *told)
+            outcome = future.set_result, work()
+        except Exception as error:  # noqa: BLE001 - raised where it is awaited
+            outcome = future.set_exception, error
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(settle, *outcome)
 
     submit(do)
-    return await heard
+    return await future

@@ -1,4 +1,4 @@
-"""The threads of one store: urgent and patient work, clean-ups and deputies have a pool each.
+"""The threads of one store: a pool each for urgent work, patient work, clean-ups and deputies.
 
 An idle store has no thread.
 """
@@ -32,38 +32,37 @@ log = get_logger(__name__)
 Result = TypeVar("Result")
 
 MAX_URGENT = 40
-"""Threads for what keeps or ends a lock. With answers after 50 ms, 32 of them poll 1,280 held locks
-in two seconds."""
+"""Threads for heartbeats, releases and polls of held locks. With answers after 50 ms, 32 threads
+poll 1,280 held locks in two seconds."""
 MAX_PATIENT = 32
-"""Threads for takes, waiters' polls and other work that may be late."""
+"""Threads for takes, waiters' polls and the polls of services."""
 MAX_LEASE_REQUESTS = 8
-"""Threads for the leases and tokens of event loops: the first answer serves all that wait, and the
-more ask at once, the more are granted in vain."""
+"""Threads for the leases and tokens of event loops: the first answer serves all waiting loops, so
+further requests at the same time are granted in vain."""
 MAX_CLEAN_UPS = 8
 """Threads for withdrawals in the background: a flood of them delays no heartbeat."""
 SIGNAL_CHECK_INTERVAL_S = 0.5
-"""Seconds after which a waiting main thread looks for signals."""
+"""Seconds after which a waiting main thread runs the handlers of signals."""
 CLEAN_UP_TIMEOUT_S = 2.0
+"""Seconds for the answer to one try of a clean-up."""
 MAX_PAUSE_S = 2.0
-"""Seconds between two tries of a clean-up that the store does not answer, or has no space for."""
+"""Seconds between two tries of a clean-up, while the store is unreachable or out of space."""
 REFUSED_PAUSE_S = 30.0
-"""Seconds between two tries of a clean-up that the store refuses, for want of a right."""
+"""Seconds between two tries of a clean-up that the store refuses because a right is missing."""
 MAX_OWED = 10_000
-"""Unanswered clean-ups, a kilobyte each, at which no acquisition begins any more. None of them may
-be dropped: its lock or ticket may stand in the store, or still arrive there."""
+"""Unanswered clean-ups, of a kilobyte each, at which no acquisition begins. None may be dropped:
+its lock or ticket may stand in the store, or still arrive there."""
 AT_EXIT_S = 1.0
-"""Seconds that the end of the interpreter waits for clean-up; all in all it takes two at most."""
+"""Seconds that the end of the interpreter waits for clean-ups."""
 
 
 class Background:
-    """The threads of one store, which makes this and closes it.
-
-    No work waits for other work of its own pool.
+    """The threads of one store. No work waits for other work of its own pool.
 
     Attributes:
-        urgent: heartbeats, polls of held locks, and the requests of event loops that keep or end a
-            lock.
-        patient: takes of event loops, and waiters' polls.
+        urgent: heartbeats, polls of held locks, and those requests of event loops that extend or
+            end a lock.
+        patient: takes of event loops, waiters' polls, polls of services.
         leases: leases for the tickets of event loops.
     """
 
@@ -80,20 +79,20 @@ class Background:
         self._unfinished: dict[object, None] = {}
 
     def run_shielded(self, work: Callable[..., Result], *args: Any) -> Result:
-        """Ask the store where no signal handler's exception can land; return the result.
+        """Call `work` where no exception of a signal handler can land; return its result.
 
-        Signal handlers run in the main thread, between any two of its steps, and raise there what
-        they raise (Ctrl-C, a soft time limit). In a call of gRPC's that leaves gRPC's locks taken.
-        So the main thread only waits, for a deputy that does the work. If a handler raises
-        meanwhile, the deputy goes on: the caller has to tell it to stop.
+        Python runs signal handlers in the main thread, between any two of its steps, and raises
+        their exceptions (Ctrl-C, a soft time limit) there. Inside a call of gRPC such an exception
+        leaves gRPC's locks taken. So in the main thread a deputy thread does the work, and the main
+        thread waits. An exception ends that wait, and not the work: the caller has to withdraw.
 
-        Other threads do their work themselves: by deputies a cycle costs 1.25 to 1.6 times the
-        processor time, at 1, 16 and 64 threads, for exceptions that few programs raise in them.
+        Other threads do the work themselves. With deputies an acquisition and release takes 1.25 to
+        1.6 times the processor time (1, 16, 64 threads), and few programs raise in other threads.
 
         Raises:
             StoreUnavailable: the system gives no thread for it; nothing was done.
         """
-        if sys.is_finalizing():  # no other thread runs any more: only releases are worth a wait
+        if sys.is_finalizing():  # no other thread runs any more
             raise no_thread("the interpreter ends")
         if scheduler.shared.missing:
             self.ready()
@@ -117,15 +116,15 @@ class Background:
             self._unfinished.pop(do, None)
 
         self._deputies.submit(do)
-        # Not for ever in one go: a signal that comes just before the wait begins, or to another
-        # thread, does not end it (seen with 3.13.0), and its handler would wait as long.
+        # In short waits: a signal just before a wait, or in another thread, does not end the wait
+        # (seen with 3.13.0), and Python runs the signal's handler only after it.
         while not ended.acquire(timeout=SIGNAL_CHECK_INTERVAL_S):
             pass
         if error is not None:
             try:
                 raise error
             finally:
-                del error  # else it would hold itself by its traceback
+                del error  # else its traceback refers to it
         return result  # type: ignore[return-value]
 
     def ready(self) -> None:
@@ -136,7 +135,7 @@ class Background:
             raise no_thread(error) from error
 
     def clean_up(self, withdraw: Withdraw) -> None:
-        """Withdraw an acquisition, for as long as that takes.
+        """Withdraw an acquisition; retry until the store confirms it.
 
         The ticket of a living process does not expire (kazoo #732).
         """
@@ -156,14 +155,14 @@ class Background:
                     withdraw.name,
                     extra=naming(withdraw),
                 )
-            except Exception as error:  # noqa: BLE001 - whatever it is, only success is an end
+            except Exception as error:  # noqa: BLE001 - only success ends it
                 if not refused:
                     text = "Cleaning up after %r is refused; retrying: %s"
                     log.error(text, withdraw.name, error, extra=naming(withdraw))
                 refused = True
                 if withdraw.tombstone:
-                    # A store that is out of space deletes the ticket, and writes no tombstone. That
-                    # is retried: the take that it disarms may arrive after there is space again.
+                    # A store that is out of space deletes the ticket, and writes no tombstone. The
+                    # tombstone is retried: the take may arrive when there is space again.
                     with suppress(Exception):
                         delete = replace(withdraw, tombstone=False)
                         self._store.ask(delete, Deadline.after(CLEAN_UP_TIMEOUT_S))
@@ -181,14 +180,14 @@ class Background:
         self.overload = _OVERLOAD if len(self._unfinished) >= MAX_OWED else ""
 
     def _put_off(self, work: Callable[[], object], error: RuntimeError) -> None:
-        """Called by the scheduler's thread with a clean-up that has no thread."""
+        """Called by the scheduler's thread with a clean-up for which there is no thread."""
         if "shutdown" in str(error):  # the interpreter's end (Python 3.12): nothing else waits
             work()
         else:
             scheduler.shared.after(RETRY_S, partial(self._cleaners.submit, work))
 
     def unfinished(self) -> bool:
-        """Tell whether something is still to be cleaned up, or done for the main thread."""
+        """Return whether a clean-up, or work for the main thread, is not done yet."""
         return bool(self._unfinished)
 
     def settle(self, seconds: float) -> None:
@@ -199,7 +198,7 @@ class Background:
             time.sleep(0.005)
 
     def close(self, patience: float) -> None:
-        """Wake all waiters, which find the store closed; end all threads when they are done."""
+        """Wake all waiters, which find the store closed; end each thread after its work."""
         self.tickets.close()
         self.settle(patience)
         for pool in (self.urgent, self.patient, self.leases, self._cleaners, self._deputies):

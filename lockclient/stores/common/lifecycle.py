@@ -40,7 +40,7 @@ class OpenedStore:
         self._closing = False
 
     def _disconnect(self) -> None:
-        """End what `_connect` has made, besides `background`."""
+        """Close the connections and threads of `_connect`, besides `background`."""
 
     def _close_streams(self) -> None:
         """Called in `atexit`: the interpreter's teardown of an open stream can hang."""
@@ -56,7 +56,7 @@ class OpenedStore:
         self.background.settle(seconds)
 
     def _check_open(self, request: Request) -> None:
-        """Raise `StoreClosed` unless the request gives something back."""
+        """Raise `StoreClosed` if the store is closing, unless the request is a clean-up."""
         if self._closing and not isinstance(request, Withdraw | Unlock):
             raise closed(self.location)
 
@@ -85,8 +85,8 @@ _inherited: list[dict[str, Any]] = []
 def _start_afresh() -> None:
     """After fork, in the child: connect anew.
 
-    The parent's connections are neither used nor closed nor collected: its threads did not come
-    along, so that even destroying a channel can hang.
+    The child neither uses nor closes nor collects the parent's connections: it has none of the
+    parent's threads, so even destroying a channel can hang.
     """
     for store in list(_stores):
         _inherited.append(dict(vars(store)))

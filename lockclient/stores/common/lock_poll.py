@@ -1,11 +1,11 @@
-"""Polls who has a lock, in stores without a watch: once for all in this process that want to know.
+"""Lock polls, in stores without a watch: one poll of a lock for all its subscribers in a process.
 
-A holder is notified of each change. Waiters queue in the order of their arrival: the first waiter
-alone is notified that the lock is free, and alone takes it; other takes are refused as the last one
-was. (A hundred threads that each take votes from each other get no lock for minutes.)
+A holder is notified of each change. Waiters queue in the order of their arrival: only the first
+waiter is notified that the lock is free, and only its take is sent; other takes are refused with
+the last answer. (A hundred threads that each take votes from each other get no lock for minutes.)
 
-Any thread, event loop or signal handler subscribes and unsubscribes: each change is one operation
-in C, and nothing here takes a lock. A race costs one more request, or a wait of `_RETRY_S`.
+Any thread, event loop or signal handler may subscribe and unsubscribe: each change is one operation
+in C, and no caller takes a lock. A race costs one more request, or a wait of `_RETRY_S`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from lockclient.threads.pool import Repeating, WorkerPool
 POLL_INTERVAL_S: Final = 2.0
 """Seconds between two polls of a held lock, and for the answer to one."""
 _FIRST_POLL_S: Final = 1.0
-"""Seconds to a holder's first poll. A holder watches from a second on (`Holding`), so that a loss
-before that is told no later than a loss afterwards."""
+"""Seconds to a holder's first poll. A holder watches its lock only after a second, so an earlier
+loss is noticed no later than others."""
 _FRESH_S: Final = 1.0
-"""Seconds for which the last answer refuses other takes: a first waiter that sleeps, or a lost
-hint, delays nobody for longer."""
+"""Seconds for which other takes are refused with the last answer. A first waiter that sleeps, or a
+lost hint, delays the others for no longer."""
 _RETRY_S: Final = 0.5
 """Seconds to the next poll after the first waiter was notified, or a take was split. A waiter that
 has sent no take by then goes to the end."""
@@ -45,7 +45,7 @@ class PollSubscription:
         self.uuid = uuid
         self.notify = notify
         self.notified: tuple[str | None] | None = None
-        """The holder of which it was notified last."""
+        """The holder in the last notification."""
         self.pauses = Backoff(first=0.2, least=1.0, most=30.0)
         self.closed = False
         self.hints: Subscription | None = None
@@ -59,13 +59,13 @@ class PollSubscription:
 
 
 class LockPoll:
-    """Polls one lock while somebody wants to know who has it.
+    """Polls one lock while it has subscribers.
 
     Args:
-        name: of the lock.
-        ask: asks the store.
-        urgent, patient: the threads that poll, with a holder and without one.
-        polls: those of the store by name, which this leaves when nobody is subscribed.
+        name: the lock's name.
+        ask: sends a request to the store.
+        urgent, patient: the threads that poll if a holder is subscribed, and otherwise.
+        polls: the store's polls by name; this poll removes itself with its last subscriber.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class LockPoll:
         self._asked_at = -math.inf
         self._asking: set[str] = set()
         self._hints = 0
-        self._settled = 0  # the hint after which an answer named a holder
+        self._settled = 0  # hints that came before an answer that named a holder
         self._notified: PollSubscription | None = None  # the first one, until it sends a take
         self._notified_at = -math.inf
         self._repeating = Repeating(
@@ -110,24 +110,24 @@ class LockPoll:
     # ------------------------------------------------------------ polling
 
     def _poll(self) -> float | None:
-        """Called by the pool: ask once, and notify; return seconds to the next poll."""
-        begun, heard = self._clock(), self._hints
+        """Called by the pool: poll once, and notify; return seconds to the next poll."""
+        begun, hints = self._clock(), self._hints
         holders, waiters = [*self.holders], [*self.waiters]
         if not (holders or waiters):
             return None
         self._asked_at = begun
-        # Without a uuid the answer is certain: by a holder's answer a lock is lost, for good.
+        # A holder loses its lock by the answer, so it must be certain: it is, without a uuid.
         request = GetPosition(self._name, "" if holders else waiters[0].uuid, 0)
         try:
             found = self._ask(request, Deadline.after(POLL_INTERVAL_S))
         except StoreUnavailable:
             pass  # the next poll notifies; a holder notices by itself when its time ends
-        except ClusterMutexError:  # each waiter asks, and has it raised
+        except ClusterMutexError:  # each waiter sends a take, which raises the error
             for waiter in waiters:
                 waiter.notify(WatchEvent(0, gap=True))
         else:
             assert isinstance(found, Position)
-            self._answered(found.holder, heard)
+            self._answered(found.holder, hints)
             for one in holders:
                 if one.notified != (found.holder,) and not one.closed:
                     one.notified = (found.holder,)
@@ -137,25 +137,25 @@ class LockPoll:
             pauses.append(max(0.0, begun + POLL_INTERVAL_S - self._clock()))
         return min(pauses)
 
-    def _answered(self, holder: str | None, heard: int) -> None:
-        """Note an answer of the store, asked when so many hints had come."""
+    def _answered(self, holder: str | None, hints: int) -> None:
+        """Note an answer of the store to a request before which so many hints had come."""
         self._holder = holder
         if holder is None:
             self._notify_first()
         else:
-            self._settled, self._notified = max(self._settled, heard), None
+            self._settled, self._notified = max(self._settled, hints), None
 
     # ------------------------------------------------------------ takes
 
     def take(self, request: Take, send: Callable[[], Outcome]) -> Outcome:
-        """Send a take, or refuse it: another waiter is first and was answered just now."""
+        """Send a take, or refuse it if another waiter is first and has a fresh answer."""
         uuid, now = request.holder.uuid or "", self._clock()
         with suppress(IndexError):
             is_behind = self.waiters[0].uuid != uuid and now < self._asked_at + _FRESH_S
             # To take over from its own identity, an acquisition has to see that holder.
             if is_behind and request.holder.identity is None:
                 return Refused(self._holder, 0)
-        self._asked_at, heard, outcome = now, self._hints, None
+        self._asked_at, hints, outcome = now, self._hints, None
         if self._notified is not None and self._notified.uuid == uuid:
             self._notified = None
         try:
@@ -163,25 +163,25 @@ class LockPoll:
             outcome = send()
         finally:
             self._asking.discard(uuid)
-            self._taken(uuid, outcome, heard)
+            self._taken(uuid, outcome, hints)
         return outcome
 
-    def _taken(self, uuid: str, outcome: Outcome | None, heard: int) -> None:
+    def _taken(self, uuid: str, outcome: Outcome | None, hints: int) -> None:
         if isinstance(outcome, Taken):
-            self._answered(uuid, heard)
-        elif heard < self._hints:  # released meanwhile: the answer may be older
+            self._answered(uuid, hints)
+        elif hints < self._hints:  # released meanwhile: the answer may be older
             self._notify_first()
         elif isinstance(outcome, Refused) and outcome.holder is not None:
-            self._answered(outcome.holder, heard)
+            self._answered(outcome.holder, hints)
         else:
             self._repeating.run_within(_RETRY_S)
 
     # ------------------------------------------------------------ hints
 
-    def hear(self, news: str, pause: float) -> None:
+    def on_hint(self, news: str, pause: float) -> None:
         """Note a `message` that the lock was released, or that messages may have been missed.
 
-        After `pause` seconds the first waiter is notified of a message.
+        The first waiter is notified `pause` seconds after a message.
         """
         if news != "message":
             self._repeating.run_within(0.0)
@@ -194,15 +194,15 @@ class LockPoll:
             notify()
 
     def _notify_of(self, hint: int) -> None:
-        """Notify the first waiter, unless a later hint does it or a later answer names a holder."""
+        """Notify the first waiter, unless a later hint came or a later answer names a holder."""
         if hint == self._hints and self._settled < hint:
             self._notify_first()
 
     def _notify_first(self) -> None:
         """Notify the first waiter that the lock is free; one that does not react goes last."""
-        if self._asking:  # its answer will show
+        if self._asking:  # the answer to that take notifies
             return
-        with suppress(IndexError):  # nobody waits any more
+        with suppress(IndexError):  # there is no waiter
             first = self.waiters[0]
             if first is self._notified:
                 if self._clock() < self._notified_at + _RETRY_S / 2:
@@ -223,8 +223,8 @@ class LockPolls:
     """The polls of one store.
 
     Args:
-        ask: asks the store.
-        urgent, patient: the threads that poll held locks, and those that waiters want.
+        ask: sends a request to the store.
+        urgent, patient: the threads that poll held locks, and locks that only waiters want.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ class LockPolls:
         patient: WorkerPool,
     ) -> None:
         self.listen: Listen | None = None
-        """Has a waiter's poll `hear` hints about the lock of a name."""
+        """Subscribes a function to the hints about a lock, where the store publishes hints."""
         self._ask = ask
         self._pools = urgent, patient
         self._polls: dict[str, LockPoll] = {}
@@ -248,10 +248,10 @@ class LockPolls:
         one = PollSubscription(poll, notify, target.waiter)
         poll.add(one)
         if target.waiter and self.listen is not None:
-            one.hints = self.listen(target.name, poll.hear)
+            one.hints = self.listen(target.name, poll.on_hint)
         return one
 
     def take(self, request: Take, send: Callable[[], Outcome]) -> Outcome:
-        """Send a take, or refuse it as the store did a moment ago: see `LockPoll.take`."""
+        """Send a take, or refuse it with the last answer: see `LockPoll.take`."""
         poll = self._polls.get(request.holder.name)
         return send() if poll is None else poll.take(request, send)

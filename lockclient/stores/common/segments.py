@@ -37,7 +37,7 @@ def decode(segment: str) -> str | None:
 
 
 class SegmentNames:
-    """Names of what stands in a store without folders, by what those of each kind begin with."""
+    """Names of keys or objects in a store without folders, by the prefix of each kind."""
 
     def __init__(self, locks: str, unlockers: str, removed: str) -> None:
         self.locks = locks

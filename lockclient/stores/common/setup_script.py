@@ -7,7 +7,7 @@ from string import Template
 
 
 class SetupScript(Template):
-    """A script in which `@name` is filled in: `$name` is a variable of the shell's."""
+    """A script in which `@name` is a placeholder, since `$name` is a variable of the shell."""
 
     delimiter = "@"
 
