@@ -152,7 +152,6 @@ def create_app(
         "trace_of": partial(trace_link, trace_url),
     }
     app.context_processor(lambda: links | {"label": label})
-    probes_and_metrics.install(app, registry)
     app.after_request(_say_how_old)
     app.wsgi_app = mounted(app.wsgi_app, access)  # type: ignore[method-assign]  # as Flask has it
     app.register_error_handler(HTTPException, _explain)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from lockclient.model.clocks import monotonic
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
+from lockclient.service.rate_limits import RateLimits
 from lockclient.text.escaping import ascii_json, without_secrets
 from lockclient.text.log_format import PlainFormatter
 
@@ -53,22 +52,15 @@ class RateFilter(logging.Filter):
     ) -> None:
         super().__init__()
         self._limit = limit
-        self._clock = clock
-        self._passed: deque[float] = deque()
+        self._passed = RateLimits(clock)
         self._left_out = 0
-        self._lock = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """See `logging.Filter`."""
-        now = self._clock()
-        with self._lock:
-            while self._passed and self._passed[0] < now - 60:
-                self._passed.popleft()
-            if len(self._passed) >= self._limit:
-                self._left_out += 1
-                return False
-            self._passed.append(now)
-            left_out, self._left_out = self._left_out, 0
+        if not self._passed.hit(self._limit):
+            self._left_out += 1
+            return False
+        left_out, self._left_out = self._left_out, 0
         text = record.getMessage()[:MAX_OTHERS_CHARS]
         more = f" ({left_out} more of this logger were left out before.)" if left_out else ""
         record.msg, record.args = f"{text}{more}", ()

@@ -19,7 +19,7 @@ RESTORE_SHOWN_S = 86400.0
 """Seconds for which a restore of the store is told."""
 
 
-class Moment(NamedTuple):
+class DatedSnapshot(NamedTuple):
     """A snapshot, when a viewer looks at it, and how far it may be believed.
 
     Attributes:
@@ -135,7 +135,7 @@ class Live:
         """Tell whether the store answers, and what it says does not come by the watch."""
         return self._probe is not None and self._probe.silent()
 
-    def moment(self) -> Moment | None:
+    def dated_snapshot(self) -> DatedSnapshot | None:
         """Return what there is to see now; None before everything was read once."""
         if not self.table.ready():
             return None
@@ -145,7 +145,7 @@ class Live:
             snapshot = self._newest(wall, judged_at)
         remarks = self._probe.remarks() if self._probe is not None else ()
         believed = self.updated_at(), self.away_since(), self.silent()
-        return Moment(snapshot, wall, judged_at, *believed, remarks)
+        return DatedSnapshot(snapshot, wall, judged_at, *believed, remarks)
 
     def _newest(self, wall: float, judged_at: float) -> Snapshot:
         before, started = self._snapshot, time.monotonic()
@@ -166,7 +166,7 @@ class Live:
     def _note(self) -> None:
         self.updated_at()
         # The first snapshot takes longest: nobody should wait for it.
-        if not self._settled and self.moment() is not None:
+        if not self._settled and self.dated_snapshot() is not None:
             self._settled = True
             # What there is by now stays, nearly. Looked through for garbage again and again, tens
             # of thousands of locks would have viewers wait; looked through seldom, old snapshots

@@ -21,7 +21,7 @@ from lockclient.overview.verdict import standing
 from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.requests import Read
 from lockclient.stores.service_protocol import ServiceStore, WaitQueue
-from mutexdash.data.live import Moment
+from mutexdash.data.live import DatedSnapshot
 
 MAX_WAITERS = 100
 """Waiters that are named, the first of the line; the others are counted."""
@@ -64,18 +64,18 @@ class Detail:
         return not self.trouble
 
 
-def known(name: str, moment: Moment, table: Table) -> Detail:
+def known(name: str, dated: DatedSnapshot, table: Table) -> Detail:
     """Return what the table knows, without asking the store."""
     row = table.row(name)
     holder = row.holder if row else None
     line = table.queue_length(name)
-    snapshot = moment.snapshot
+    snapshot = dated.snapshot
     removal = next((gone for gone in snapshot.removals if gone.holder.name == name), None)
     deadlock = snapshot.waits.by_lock.get(name)
     by_clock = holder is not None and not holder.broken() and holder.expected_runtime is None
     clocks = clock_troubles(snapshot.unlockers.values()) if by_clock else ""
     # And nothing of other locks: viewers of a quiet lock cost nothing on a busy cluster.
-    stands = standing(holder, moment.judged_at, deadlock=deadlock is not None) if holder else None
+    stands = standing(holder, dated.judged_at, deadlock=deadlock is not None) if holder else None
     earliest = removed_from(holder, snapshot.unlockers.values()) if holder else None
     shown = holder, stands, line, removal, clocks, deadlock, earliest
     line_only = WaitQueue(line.waiting)
@@ -92,14 +92,14 @@ def known(name: str, moment: Moment, table: Table) -> Detail:
 
 
 def complete(
-    detail: Detail, moment: Moment, store: ServiceStore, removed: str | None = None
+    detail: Detail, dated: DatedSnapshot, store: ServiceStore, removed: str | None = None
 ) -> Detail:
     """Return the detail with backtraces and what is newest, as far as the store answers.
 
     Args:
         removed: the uuid of a holder that was removed just now, so that the table may not know it.
     """
-    if moment.state == "away":  # asking would only keep a thread waiting
+    if dated.state == "away":  # asking would only keep a thread waiting
         return _without_store(
             detail, f"{store.can.display_name} is unreachable, so its backtrace can't be read now."
         )

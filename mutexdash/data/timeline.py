@@ -14,7 +14,7 @@ from lockclient.overview.verdict import standing
 from lockclient.text.durations import duration
 from lockclient.text.escaping import plain
 from lockclient.text.timestamps import utc
-from mutexdash.data.live import Live, Moment
+from mutexdash.data.live import DatedSnapshot, Live
 from mutexdash.data.query import Query
 from mutexdash.data.waits import Waits
 
@@ -97,7 +97,7 @@ class Lanes:
 
 def lanes(
     live: Live,
-    moment: Moment,
+    dated: DatedSnapshot,
     query: Query | None = None,
     *,
     span: float = DEFAULT_SPAN_S,
@@ -110,23 +110,23 @@ def lanes(
     """
     query = query or Query()
     search = query.search
-    end, begin = moment.wall, moment.wall - span
+    end, begin = dated.wall, dated.wall - span
     ended: dict[str, list[Ended]] = {}
     for holding in live.history.ended(begin):
         if search.finds(holding.holder, holding.how):
             ended.setdefault(holding.holder.name, []).append(holding)
-    page = moment.snapshot.select(Query(query.text, per_page=most))
+    page = dated.snapshot.select(Query(query.text, per_page=most))
     urgent = [row.holder.name for row in page.items]
     held = {row.holder.name: row.holder for row in page.items}
     for name in ended:  # whoever has it now may be far from urgent, or newer than the snapshot
         row = live.table.row(name)
         held.pop(name, None)
         if row is not None:
-            stands = standing(row.holder, moment.judged_at)
+            stands = standing(row.holder, dated.judged_at)
             if search.finds(row.holder, *stands.words):
                 held[name] = row.holder
     chosen = _chosen(list(ended), urgent, most)
-    waits = _first_waits(moment.snapshot.waits, chosen, begin, span)
+    waits = _first_waits(dated.snapshot.waits, chosen, begin, span)
     found = []
     # As the list has them; of those that nobody holds any more, what ended last comes first.
     for name in dict.fromkeys(name for name in (*urgent, *held, *ended) if name in chosen):
@@ -140,11 +140,11 @@ def lanes(
             holder = held[name]
             start = _start(holder, begin, end)
             place = _place(start, end, begin, span)
-            circle = name in moment.snapshot.waits.by_lock
-            verdict = standing(holder, moment.judged_at, deadlock=circle).verdict
+            circle = name in dated.snapshot.waits.by_lock
+            verdict = standing(holder, dated.judged_at, deadlock=circle).verdict
             lane.spans.append(Span(holder, start, None, HELD, *place, verdict=verdict))
         lane.waits = waits.get(name, [])
-        lane.more_waits = max(0, moment.snapshot.waiters.get(name, 0) - len(lane.waits))
+        lane.more_waits = max(0, dated.snapshot.waiters.get(name, 0) - len(lane.waits))
         found.append(lane)
     more = page.total + len(ended.keys() - held.keys()) - len(chosen)
     return Lanes(begin, end, found, max(0, more))
@@ -185,13 +185,13 @@ def _place(start: float, end: float, begin: float, span: float) -> tuple[float, 
 
 
 def ticks(lanes: Lanes) -> Sequence[float]:
-    """Return the moments that are named on the axis, from its begin to its end."""
+    """Return the times that are named on the axis, from its begin to its end."""
     step = (lanes.end - lanes.begin) / _PARTS
     return [lanes.begin + step * number for number in range(_PARTS + 1)]
 
 
 def tick(ago: float) -> str:
-    """Write how long ago a moment of the axis is."""
+    """Write how long ago a time on the axis is."""
     minutes = round(ago / 60)
     if not minutes:
         return "now"

@@ -1,43 +1,34 @@
-"""A backtrace as frames: the application's own first, those of libraries folded away.
+"""A backtrace as frames: the application's own first, then those of libraries.
 
-Clients write what Python prints, and so does every client that wants its frames told apart; any
-other text stays what it is and is shown as it came.
+A client in another language that prints its stack as Python does gets the same; any other text is
+shown as it is.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 _HEAD = re.compile(r'^ *File "(.+)", line (\d{1,9}), in (.+)$')
 _LIBRARY = re.compile(
     r"/(?:site|dist)-packages/|/lib(?:64)?/python[\d.]*/|/node_modules/|/pkg/mod/|^<frozen "
 )
 
-_MAX_CALLS_IN_ROUND = 4
-_MIN_ROUNDS = 3
-"""Rounds below which folding hides more than it helps."""
-
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One call: `code` is its source line, empty if that was not to be had.
-
-    `repeated` is how often the call, and `calls` - 1 before it, stood there in a row: once is 1.
-    """
+    """One call; `code` is its source line, empty if that is missing."""
 
     file: str
     line: int
     function: str
     code: str
     library: bool
-    repeated: int = 1
-    calls: int = 1
 
     @property
     def place(self) -> str:
-        """File and line as editors take them."""
+        """File and line, in the form that editors open."""
         return f"{self.file}:{self.line}"
 
 
@@ -60,7 +51,7 @@ class Backtrace:
 
 
 def read_backtrace(text: str) -> Backtrace:
-    """Read a hostile text; one that is no backtrace of Python's has no frames."""
+    """Return the frames of a hostile text; none if it is no backtrace of Python's."""
     frames: list[Frame] = []
     lines = iter(text.split("\n"))
     line = next(lines, None)
@@ -76,33 +67,6 @@ def read_backtrace(text: str) -> Backtrace:
     frames.reverse()
     own = [frame for frame in frames if not frame.library]
     if not own:
-        return Backtrace(folded(frames), (), 0, text)
+        return Backtrace(frames, (), 0, text)
     library = [frame for frame in frames if frame.library]
-    return Backtrace(folded(own), folded(library), frames.index(own[0]), text)
-
-
-def folded(frames: Sequence[Frame]) -> list[Frame]:
-    """Return the frames, of a call that calls itself over and over only one round.
-
-    Directly, or by a few others that take turns.
-    """
-    found: list[Frame] = []
-    at = 0
-    while at < len(frames):
-        calls, times = _round(frames, at)
-        found += frames[at : at + calls]
-        if times > 1:
-            found[-1] = replace(found[-1], repeated=times, calls=calls)
-        at += calls * times
-    return found
-
-
-def _round(frames: Sequence[Frame], at: int) -> tuple[int, int]:
-    """Return how many calls from `at` on make one round, and how many rounds follow each other."""
-    for calls in range(1, _MAX_CALLS_IN_ROUND + 1):
-        one, times = frames[at : at + calls], 1
-        while frames[at + calls * times : at + calls * (times + 1)] == one:
-            times += 1
-        if times >= _MIN_ROUNDS:
-            return calls, times
-    return 1, 1
+    return Backtrace(own, library, frames.index(own[0]), text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mutexdash.security.login import Login, Open
+from mutexdash.security.login import Login
 from mutexdash.security.networks import Networks
 
 
@@ -13,17 +13,17 @@ class Access:
     """The access rules of the dashboard.
 
     Attributes:
-        login: how to find out who looks.
-        local_only: answer only to requests that name this machine.
+        login: None: everybody is let in and has no name.
+        local_only: answers only requests whose host is this machine.
         hosts: the names by which people reach the dashboard; empty: any, `local_only` aside.
-        allow_force_unlock: whether those who may look may force-unlock.
-        unlocks_a_minute: how many of each user.
-        prefix: below which path the dashboard stands, "" or like `/locks`.
-        proxies: whose X-Forwarded-For, -Proto and -Host are believed.
-        hops: how many proxies add to those headers on the way, exactly.
+        allow_force_unlock: whether all viewers may force-unlock.
+        unlocks_a_minute: the limit for each user.
+        prefix: the path below which the dashboard is served, "" or like `/locks`.
+        proxies: their X-Forwarded-For, -Proto and -Host count.
+        hops: how many proxies add to those headers, exactly.
     """
 
-    login: Login = field(default_factory=Open)
+    login: Login | None = None
     local_only: bool = True
     hosts: frozenset[str] = frozenset()
     allow_force_unlock: bool = False
@@ -38,13 +38,10 @@ class Viewer:
     """The viewer of a page.
 
     Attributes:
-        user: None where there is no login.
-        may_unlock: whether they may force-unlock.
-        why_not: says why they may not.
-        in_clear: whether their password came to us readable for everyone on the way.
+        user: None: there is no login.
+        in_clear: their password came unencrypted from another machine.
     """
 
     user: str | None = None
     may_unlock: bool = False
-    why_not: str = ""
     in_clear: bool = False

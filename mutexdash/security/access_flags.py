@@ -14,7 +14,7 @@ from lockclient.text.escaping import HAS_AT, hidden
 from lockclient.text.url import is_loopback
 from mutexdash.security.access import Access
 from mutexdash.security.htpasswd import BadFile, Passwords
-from mutexdash.security.login import Basic, Header, Login, Open
+from mutexdash.security.login import Basic, Header, Login
 from mutexdash.security.networks import Networks
 
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)+", re.ASCII)
@@ -187,7 +187,7 @@ def _split(url: str) -> Any:
 
 def _login(
     auth: str, htpasswd: str | None, header: str, proxies: Networks, hosts: frozenset[str]
-) -> Login:
+) -> Login | None:
     if auth == "basic":
         if htpasswd is None:
             raise click.UsageError("--auth basic needs the file of users: --htpasswd FILE.")
@@ -198,7 +198,7 @@ def _login(
     if htpasswd is not None:
         raise click.UsageError("--htpasswd is only for --auth basic: give that, too.")
     if auth == "none":
-        return Open()
+        return None
     if not proxies.all:
         raise click.UsageError(
             "--auth proxy believes a header: name the address that it comes from by "

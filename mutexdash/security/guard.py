@@ -45,13 +45,14 @@ _OPEN_TO_ALL = frozenset({"static", "machines.healthz", "machines.readyz", "mach
 """Probes and Prometheus have no login, and are told no lock's name; nor has an error page's style.
 """
 _PORTS = {"http": 80, "https": 443}
+READ_ONLY = "This dashboard is read-only: it was started without --allow-force-unlock."
 
 
 def protect(app: Flask, access: Access) -> None:
     """Have every request checked, and put the headers on its answer."""
     app.before_request(Guard(access).admit)
     app.after_request(_add_headers)
-    app.context_processor(lambda: {"viewer": viewer()})
+    app.context_processor(lambda: {"viewer": viewer(), "read_only": READ_ONLY})
 
 
 def viewer() -> Viewer:
@@ -82,15 +83,13 @@ class Guard:
                 403,
                 "A page of another site asked for this. Open the dashboard in a tab of its own.",
             )
-        user = access.login.user(request)
+        user = access.login.user(request) if access.login is not None else None
         in_clear = (
             isinstance(access.login, Basic)
             and not request.is_secure
             and not is_loopback(request.remote_addr or "")
         )
-        may = access.allow_force_unlock
-        why_not = "This dashboard is read-only: it was started without --allow-force-unlock."
-        g.viewer = Viewer(user, may, "" if may else why_not, in_clear)
+        g.viewer = Viewer(user, access.allow_force_unlock, in_clear)
         if request.method not in _READS and request.routing_exception is None:
             _check_write()
 
@@ -129,7 +128,7 @@ def _check_write() -> None:
     gives none.
     """
     if not viewer().may_unlock:
-        abort(403, viewer().why_not)
+        abort(403, READ_ONLY)
     wanted = _JSON if request.path.startswith("/api/") else _FORM
     if request.mimetype != wanted:
         abort(415, f"Send it as {wanted}, not as {request.mimetype or 'nothing'!r}.")

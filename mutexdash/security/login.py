@@ -1,7 +1,4 @@
-"""Login: none, by password, or by a proxy's header.
-
-Each way takes a request and returns the user's name, None where everybody is let in, or refuses.
-"""
+"""Login: by password, or by a proxy's header. Without either, everybody is let in."""
 
 from __future__ import annotations
 
@@ -15,9 +12,9 @@ from flask import Request, abort
 from werkzeug.datastructures import WWWAuthenticate
 from werkzeug.exceptions import ServiceUnavailable, TooManyRequests, Unauthorized
 
+from lockclient.service.rate_limits import RateLimits
 from mutexdash.security.htpasswd import Passwords
 from mutexdash.security.networks import Networks, network_of
-from mutexdash.security.rate_limit import RateLimits
 
 PEER = "mutexdash.peer"
 """Where in the WSGI environment the address stands that the connection came from."""
@@ -43,22 +40,10 @@ threads."""
 
 
 class Login(Protocol):
-    """One way to find out who looks."""
+    """One way to log in."""
 
-    def user(self, request: Request, /) -> str | None:
-        """Return the user's name.
-
-        Raises:
-            HTTPException: this one is not let in.
-        """
-
-
-class Open:
-    """Everybody is let in and nobody has a name."""
-
-    def user(self, _request: Request) -> str | None:
-        """Return None."""
-        return None
+    def user(self, request: Request, /) -> str:
+        """Return the user's name, or raise the HTTPException that refuses the request."""
 
 
 class Basic:
@@ -77,7 +62,7 @@ class Basic:
         self._known_networks: OrderedDict[str, None] = OrderedDict()
         self._queues = {True: AdmissionQueue(), False: AdmissionQueue()}
 
-    def user(self, request: Request) -> str | None:
+    def user(self, request: Request) -> str:
         """Return the name that was given with its password."""
         try:
             given = request.authorization
@@ -134,9 +119,7 @@ class AdmissionQueue:
     def turn(self) -> Iterator[None]:
         """Wait in line, and have one's turn."""
         if not self._places.acquire(blocking=False):
-            raise ServiceUnavailable(
-                "Too many logins at once. Try again in a moment.", retry_after=2
-            )
+            raise ServiceUnavailable("Too many logins at once. Try again shortly.", retry_after=2)
         try:
             with self._turn:
                 yield
@@ -158,7 +141,7 @@ class Header:
         self._name = name
         self._proxies = proxies
 
-    def user(self, request: Request) -> str | None:
+    def user(self, request: Request) -> str:
         """Return the name that the proxy gives."""
         if request.environ.get(PEER) not in self._proxies:
             abort(

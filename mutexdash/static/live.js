@@ -80,7 +80,7 @@ const tick = (root) => {
   }
 };
 
-// Moments as such, and those behind durations: they stay as they are once they are written.
+// Times as such, and those behind durations: they stay as they are once they are written.
 const setZone = (root) => {
   const inUtc = wantsUtc();
   for (const node of root.querySelectorAll("[data-at]"))

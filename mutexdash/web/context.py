@@ -14,10 +14,10 @@ from prometheus_client import CollectorRegistry
 
 from lockclient.model.lock_name import check_name
 from lockclient.service.metrics import counter_by_label
+from lockclient.service.rate_limits import RateLimits
 from lockclient.stores.service_protocol import ServiceStore
-from mutexdash.data.live import Live, Moment
+from mutexdash.data.live import DatedSnapshot, Live
 from mutexdash.data.query import BadParameter
-from mutexdash.security.rate_limit import RateLimits
 
 RESULTS = DONE, CHANGED, FAILED, UNKNOWN = "done", "changed", "failed", "unknown"
 """Results of a force-unlock."""
@@ -92,13 +92,13 @@ class Dashboard:
     memo: Memo = field(default_factory=Memo)
     process: str = field(default_factory=partial(token_hex, 8))
 
-    def moment(self) -> Moment:
+    def dated_snapshot(self) -> DatedSnapshot:
         """Return what there is to see now, or answer 503 before everything was read once."""
-        moment = self.live.moment()
-        if moment is None:
+        dated = self.live.dated_snapshot()
+        if dated is None:
             where = f"{self.store.can.display_name} at {', '.join(self.store.endpoints())}"
             abort(503, f"The locks have not been read yet: {where} has not answered so far.")
-        return moment
+        return dated
 
 
 def attach(app: Flask, dashboard: Dashboard) -> None:

@@ -44,7 +44,7 @@ class _TooLarge(Exception):
 def read_removal(name: str, uuid: str) -> Removal:
     """Return the record of the removal of a holder, or answer 404, or 503 if it can't be read."""
     board = dashboard()
-    if board.moment().away_since is not None:
+    if board.dated_snapshot().away_since is not None:
         abort(503, f"{board.store.can.display_name} is unreachable: the record can't be read now.")
     try:
         seen = board.store.ask(Read(name, uuid), Deadline.after(2.0)) if uuid else None
@@ -71,11 +71,11 @@ def removed_json() -> Response:
 def _sent(kind: str, mimetype: str, write: _Writer) -> Response:
     query = Query.read(request.args, ("q",))
     board = dashboard()
-    if board.moment().away_since is not None:
+    if board.dated_snapshot().away_since is not None:
         abort(503, f"{board.store.can.display_name} is unreachable: the records can't be read now.")
     if not _one_at_a_time.acquire(blocking=False):
         raise ServiceUnavailable(
-            "Somebody else's export is being made: try again in a moment.", retry_after=10
+            "Somebody else's export is being made: try again shortly.", retry_after=10
         )
     try:
         # Whole before it is sent: a store that fails half-way makes an error, and no file without

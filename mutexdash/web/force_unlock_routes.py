@@ -129,14 +129,14 @@ def _unlock(name: str, asked: _Request) -> Removal:
             "was unlocked. Try again in a minute.",
             retry_after=60,
         )
-    moment = board.moment()
-    if moment.away_since is not None:
+    dated = board.dated_snapshot()
+    if dated.away_since is not None:
         why = (
             f"{board.store.can.display_name} is unreachable"
-            if moment.state == "away"
+            if dated.state == "away"
             else "the dashboard is out of date"
         )
-        abort(503, f"Nothing was unlocked: {why}. Try again in a moment.")
+        abort(503, f"Nothing was unlocked: {why}. Try again shortly.")
     deadline = Deadline.after(_REQUEST_TIMEOUT_S)
     try:
         removal = force_unlock(

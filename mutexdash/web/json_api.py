@@ -36,8 +36,8 @@ blueprint = Blueprint("api", __name__, url_prefix="/api")
 def locks() -> Response:
     """List the locks that are held."""
     query = Query.read(request.args, ("q", "state", "sort", "page", "per_page"))
-    moment = dashboard().moment()
-    snapshot = moment.snapshot
+    dated = dashboard().dated_snapshot()
+    snapshot = dated.snapshot
 
     def listed() -> Response:
         page = snapshot.select(query)
@@ -45,15 +45,15 @@ def locks() -> Response:
             page.items,
             total=page.total,
             revision=snapshot.revision,
-            wall=moment.wall,
+            wall=dated.wall,
             unlockers=len(snapshot.unlockers),
-            connected=moment.away_since is None,
+            connected=dated.away_since is None,
             deadlocks=snapshot.waits.deadlocks,
-            remarks=moment.remarks,
+            remarks=dated.remarks,
         )
         return jsonify(document)
 
-    return respond(moment.shown("locks"), listed)
+    return respond(dated.shown("locks"), listed)
 
 
 @blueprint.get("/locks/<lock:name>")
@@ -62,30 +62,30 @@ def lock(name: str | None = None) -> Response:
     """Show one lock, with its backtrace and the first of its waiters."""
     name = name_asked_for(name)
     board = dashboard()
-    moment = board.moment()
-    detail = known(name, moment, board.live.table)
+    dated = board.dated_snapshot()
+    detail = known(name, dated, board.live.table)
 
     def whole() -> Response:
-        asked = complete(detail, moment, board.store)
+        asked = complete(detail, dated, board.store)
         if asked.trouble:
             abort(503, f"The lock {name!r} can't be shown. {asked.trouble}")
         if asked.holder is None:
             abort(404, f"Nobody holds the lock {name!r}.")
         circle = detail.deadlock.seen_from(name) if detail.deadlock else ()
-        stands = standing(asked.holder, moment.judged_at, deadlock=bool(circle))
+        stands = standing(asked.holder, dated.judged_at, deadlock=bool(circle))
         facts = whole_lock(asked.holder, stands, asked.line.first, circle)
         facts["waiters"] = asked.line.waiting if board.store.can.queue else None
         return jsonify(facts)
 
-    return respond((moment.shown(), detail.shown), whole)
+    return respond((dated.shown(), detail.shown), whole)
 
 
 @blueprint.get("/removed")
 def removed() -> Response:
     """List what was auto-unlocked and force-unlocked lately, the newest first."""
     query = Query.read(request.args, ("q", "page", "per_page"))
-    moment = dashboard().moment()
-    snapshot = moment.snapshot
+    dated = dashboard().dated_snapshot()
+    snapshot = dated.snapshot
 
     def listed() -> Response:
         page = snapshot.removed(query)
@@ -93,10 +93,10 @@ def removed() -> Response:
             removed=[removal_facts(gone) for gone in page.items],
             total=page.total,
             revision=snapshot.revision,
-            server_time=moment.wall,
+            server_time=dated.wall,
         )
 
-    return respond(moment.shown("removals"), listed)
+    return respond(dated.shown("removals"), listed)
 
 
 @blueprint.get("/removed/<lock:name>")

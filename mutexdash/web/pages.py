@@ -25,7 +25,7 @@ from lockclient.text.durations import duration, parse_duration, period, roughly
 from lockclient.text.escaping import apart, meant, plain
 from lockclient.text.timestamps import utc
 from mutexdash.data.hosts import select_hosts
-from mutexdash.data.live import Moment
+from mutexdash.data.live import DatedSnapshot
 from mutexdash.data.lock_detail import complete, known
 from mutexdash.data.query import MAX_PER_PAGE, BadParameter, Page, Query
 from mutexdash.data.timeline import (
@@ -64,9 +64,9 @@ _COLUMNS = [column for column in COLUMNS if column.title]
 def locks() -> Response:
     """Show the locks that are held, and for a few seconds those that were."""
     query = _query("q", "state", "sort", "page")
-    moment = dashboard().moment()
-    rows = partial(moment.snapshot.select, ended=True)
-    return respond(moment.shown("locks"), lambda: _render_list("locks.html", moment, query, rows))
+    dated = dashboard().dated_snapshot()
+    rows = partial(dated.snapshot.select, ended=True)
+    return respond(dated.shown("locks"), lambda: _render_list("locks.html", dated, query, rows))
 
 
 @blueprint.get("/lock/<lock:name>")
@@ -97,15 +97,15 @@ def force(name: str | None = None) -> Response:
 
 def _about_one(template: str, name: str, removed: str | None, **shown: Any) -> Response:
     board = dashboard()
-    moment = board.moment()
-    detail = known(name, moment, board.live.table)
+    dated = board.dated_snapshot()
+    detail = known(name, dated, board.live.table)
 
     def page() -> Response | str:
-        whole = complete(detail, moment, board.store, removed)
-        html = _render(template, moment, detail=whole, **shown)
+        whole = complete(detail, dated, board.store, removed)
+        html = _render(template, dated, detail=whole, **shown)
         return html if whole.complete else Passing(html, mimetype="text/html")
 
-    return respond((moment.shown(), detail.shown), page)
+    return respond((dated.shown(), detail.shown), page)
 
 
 @blueprint.get("/host")
@@ -114,57 +114,57 @@ def host() -> Response:
     name = request.args.get("name")
     if not name:
         raise BadParameter("The parameter name is missing: give the host's name.")
-    moment = dashboard().moment()
-    snapshot = moment.snapshot
+    dated = dashboard().dated_snapshot()
+    snapshot = dated.snapshot
 
     def page() -> str:
         held, waits = snapshot.on_host(name), snapshot.waits.on_host(name)
-        return _render("host.html", moment, name=name, held=held, waits=waits, most=MAX_PER_PAGE)
+        return _render("host.html", dated, name=name, held=held, waits=waits, most=MAX_PER_PAGE)
 
-    return respond(moment.shown("locks", "waits"), page)
+    return respond(dated.shown("locks", "waits"), page)
 
 
 @blueprint.get("/hosts")
 def hosts() -> Response:
     """Show all hosts that hold locks or wait for some."""
     query = _query("q", "page")
-    moment = dashboard().moment()
-    rows = partial(select_hosts, moment.snapshot.locks, moment.snapshot.waits)
-    shown = moment.shown("locks", "waits")
-    return respond(shown, lambda: _render_list("hosts.html", moment, query, rows))
+    dated = dashboard().dated_snapshot()
+    rows = partial(select_hosts, dated.snapshot.locks, dated.snapshot.waits)
+    shown = dated.shown("locks", "waits")
+    return respond(shown, lambda: _render_list("hosts.html", dated, query, rows))
 
 
 @blueprint.get("/waiting")
 def waiting() -> Response:
     """Show who waits for what, over all locks."""
     query = _query("q", "page")
-    moment = dashboard().moment()
-    rows = moment.snapshot.waits.select
-    shown = moment.shown("locks", "waits")
-    return respond(shown, lambda: _render_list("waiting.html", moment, query, rows))
+    dated = dashboard().dated_snapshot()
+    rows = dated.snapshot.waits.select
+    shown = dated.shown("locks", "waits")
+    return respond(shown, lambda: _render_list("waiting.html", dated, query, rows))
 
 
 @blueprint.get("/removed")
 def removed() -> Response:
     """Show what was auto-unlocked and force-unlocked lately."""
     query = _query("q", "page")
-    moment = dashboard().moment()
-    rows = moment.snapshot.removed
-    shown = moment.shown("removals")
-    return respond(shown, lambda: _render_list("removed.html", moment, query, rows))
+    dated = dashboard().dated_snapshot()
+    rows = dated.snapshot.removed
+    shown = dated.shown("removals")
+    return respond(shown, lambda: _render_list("removed.html", dated, query, rows))
 
 
 @blueprint.get("/removal")
 def removal() -> Response:
     """Show one removal, with the backtrace of the holder that was."""
     # Not in the path: of all pages' names this one alone needs two, and a path has no room for `.`.
-    moment = dashboard().moment()
+    dated = dashboard().dated_snapshot()
     name, uuid = name_asked_for(None), request.args.get("uuid", "")
 
     def page() -> str:
-        return _render("removal.html", moment, removal=read_removal(name, uuid))
+        return _render("removal.html", dated, removal=read_removal(name, uuid))
 
-    return respond(moment.shown("removals"), page)
+    return respond(dated.shown("removals"), page)
 
 
 @blueprint.get("/timeline")
@@ -172,18 +172,18 @@ def timeline() -> Response:
     """Show who held what lately, as far as this dashboard has seen it."""
     query, span = _query("q"), _span()
     board = dashboard()
-    moment = board.moment()
+    dated = board.dated_snapshot()
 
     def page() -> str:
-        shown = lanes(board.live, moment, query, span=span)
+        shown = lanes(board.live, dated, query, span=span)
         return _render(
-            "timeline.html", moment, query=query, span=int(span), spans=SPANS_S, lanes=shown,
+            "timeline.html", dated, query=query, span=int(span), spans=SPANS_S, lanes=shown,
             ticks=ticks(shown),
         )  # fmt: skip
 
     # The axis moves on every ten seconds.
-    versions = board.live.history.version, int(moment.wall / 10)
-    return respond((moment.shown("locks", "waits"), versions), page)
+    versions = board.live.history.version, int(dated.wall / 10)
+    return respond((dated.shown("locks", "waits"), versions), page)
 
 
 @blueprint.get("/runbook")
@@ -216,18 +216,18 @@ def _span() -> float:
 
 
 def _render_list(
-    template: str, moment: Moment, query: Query, select: Callable[[Query], Page]
+    template: str, dated: DatedSnapshot, query: Query, select: Callable[[Query], Page]
 ) -> str:
     """Render the page that was asked for, or the last one if it is gone meanwhile."""
     page = select(query)
     if query.page > page.last:
         query = replace(query, page=page.last)
         page = select(query)
-    return _render(template, moment, query=query, page=page)
+    return _render(template, dated, query=query, page=page)
 
 
-def _render(template: str, moment: Moment, **shown: Any) -> str:
-    return render_template(template, moment=moment, wall=moment.wall, **shown)
+def _render(template: str, dated: DatedSnapshot, **shown: Any) -> str:
+    return render_template(template, dated=dated, wall=dated.wall, **shown)
 
 
 def domain(hostname: str) -> tuple[str, str]:
@@ -246,7 +246,7 @@ def _common() -> dict[str, Any]:
         "process": board.process,
         "store_url": board.url,
         "endpoints": board.store.endpoints(),
-        "moment": None,  # on error pages; the others give their own
+        "dated": None,  # on error pages; the others give their own
         "can": board.store.can,
         "poll": board.store.poll,
         "no_line": f"{board.store.can.display_name} has no queue: waiters poll for the lock on "

@@ -5,11 +5,10 @@ All of it comes from memory: a scrape asks the store nothing.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
-from flask import Blueprint, Flask, Response, g, request
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram
+from flask import Blueprint, Response
+from prometheus_client import CONTENT_TYPE_LATEST
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
@@ -47,7 +46,7 @@ def readyz() -> Response:
     """
     live, store = dashboard().live, dashboard().store.can.display_name
     votes = dashboard().store.votes()
-    if live.moment() is None:
+    if live.dated_snapshot() is None:
         unread = f"The locks have not been read yet: {store} has not answered so far."
         return _sentence(f"{unread} {too_few(votes)}", 503)
     if live.silent():
@@ -76,10 +75,10 @@ def lock_gauges(live: Live, store: ServiceStore) -> Iterator[Metric]:
         live.updated_at(),
     )
     yield votes_gauge("mutexdash_store_server_votes", store)
-    moment = live.moment()
-    if moment is None:
+    dated = live.dated_snapshot()
+    if dated is None:
         return
-    snapshot = moment.snapshot
+    snapshot = dated.snapshot
     states = {state: snapshot.counts[state] for state in STATES}
     yield gauge_by_label("mutexdash_locks", "Locks that are held.", "state", states)
     yield GaugeMetricFamily(
@@ -99,25 +98,3 @@ def lock_gauges(live: Live, store: ServiceStore) -> Iterator[Metric]:
     )
     running = len(snapshot.unlockers)
     yield GaugeMetricFamily("mutexdash_unlockers", "Unlockers that run.", running)
-
-
-def install(app: Flask, registry: CollectorRegistry) -> None:
-    """Count and time the application's answers; to be called when it has all its views."""
-    answers = Counter("mutexdash_http_requests", "Answers.", ["view", "status"], registry=registry)
-    seconds = Histogram(
-        "mutexdash_http_request_seconds", "From request to answer.", registry=registry
-    )
-    for view in (*app.view_functions, "none"):
-        for status in ("2xx", "3xx", "4xx", "5xx"):
-            answers.labels(view, status)  # from 0 on, or else the first one would be no increase
-
-    @app.before_request
-    def begin() -> None:
-        g.began = time.perf_counter()
-
-    @app.after_request
-    def count(response: Response) -> Response:
-        answers.labels(request.endpoint or "none", f"{response.status_code // 100}xx").inc()
-        if "began" in g:  # else refused before it came here
-            seconds.observe(time.perf_counter() - g.began)
-        return response

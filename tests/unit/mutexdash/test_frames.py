@@ -55,32 +55,3 @@ def test_any_other_text_has_no_frames_and_stays(text: str) -> None:
 def test_no_text_is_too_odd_to_be_read(text: str) -> None:
     read = read_backtrace(text)
     assert len(read.own) + len(read.library) <= text.count("\n") + 1
-
-
-# ---------------------------------------------------------------- calls that repeat
-
-
-def repeated(*calls: str) -> str:
-    return "".join(f'  File "/srv/{name}.py", line 1, in {name}\n' for name in calls)
-
-
-def told(text: str) -> list[tuple[str, int, int]]:
-    return [(frame.function, frame.calls, frame.repeated) for frame in read_backtrace(text).own]
-
-
-def test_a_call_that_calls_itself_over_and_over_is_one() -> None:
-    assert told(repeated("main", *["walk"] * 57, "take")) == [
-        *(("take", 1, 1), ("walk", 1, 57), ("main", 1, 1))
-    ]
-
-
-def test_calls_that_take_turns_are_one_round() -> None:
-    assert told(repeated("main", *["even", "odd"] * 20)) == [
-        *(("odd", 1, 1), ("even", 2, 20), ("main", 1, 1))
-    ]
-
-
-def test_what_comes_twice_is_left_as_it_is() -> None:
-    assert told(repeated("a", "a", "b", "c", "b", "c")) == [
-        (name, 1, 1) for name in ("c", "b", "c", "b", "a", "a")
-    ]

@@ -232,24 +232,16 @@ def test_before_everything_was_read_it_says_what_it_waits_for() -> None:
     assert "mutexdash_locks" not in unread.html("/metrics")
 
 
-def test_metrics_count_locks_by_state_and_answers_from_zero(board: Board) -> None:
-    requests = 'mutexdash_http_requests_total{status="%s",view="pages.%s"} %s\n'
-    timed = "mutexdash_http_request_seconds_count %s\n"
-    before = board.html("/metrics")
-    assert requests % ("5xx", "lock", "0.0") in before
-    count = next(number for number in range(1000) if timed % f"{number}.0" in before)
+def test_metrics_count_locks_by_state(board: Board) -> None:
     board.store.take("a")
     board.store.take("b", held_for=400)
     board.store.take("c", alert_at="x")
     board.store.wait("a", "w1")
-    board.get("/")
     text = board.html("/metrics")
     for state, found in {"ok": 1, "alert": 1, "overdue": 0, "broken": 1}.items():
         assert f'mutexdash_locks{{state="{state}"}} {found}.0\n' in text
     for name in ("waiters", "unlockers", "store_connected"):
         assert f"mutexdash_{name} 1.0\n" in text
-    assert requests % ("2xx", "locks", "1.0") in text
-    assert timed % f"{count + 2}.0" in text
 
 
 DEEP = """\
@@ -650,7 +642,7 @@ def test_all_waiters_are_on_one_page_the_longest_first(board: Board) -> None:
     board.store.take("deploy/prod", hostname="ci-1", pid=5)
     for number, name in enumerate(("deploy/prod", "free", "deploy/prod"), 2):
         board.store.wait(name, f"w{number}", hostname=f"ci-{number}.example.com", pid=58 + number)
-    parts = ("held by ci-1 : 5", "nobody at the moment", "1–3 of 3 waiters")
+    parts = ("held by ci-1 : 5", "nobody right now", "1–3 of 3 waiters")
     text = board.shows("/waiting", *parts)
     places = [text.index(f"ci-{number}.example.com : {58 + number}") for number in (2, 3, 4)]
     assert places == sorted(places)

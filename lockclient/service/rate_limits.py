@@ -1,4 +1,4 @@
-"""Rate limits a minute, by user, address or network."""
+"""Counts what happens in a minute by key, like a user or a network, against limits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WINDOW_S = 60.0
 
 
 class RateLimits:
-    """Counts events of the last minute by key; older ones are forgotten."""
+    """Counts the events of the last minute by key; several threads may use it."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -20,12 +20,12 @@ class RateLimits:
         self._times: OrderedDict[tuple[str, ...], deque[float]] = OrderedDict()
 
     def full(self, limit: int, *key: str) -> bool:
-        """Tell whether it has happened as often as the limit."""
+        """Return whether the last minute had `limit` events of this key."""
         with self._lock:
             return self._full(limit, key)
 
     def hit(self, limit: int, *key: str) -> bool:
-        """Count one if it is within the limit; tell whether it was."""
+        """Count an event if it is within the limit; return whether it was."""
         with self._lock:
             if self._full(limit, key):
                 return False
@@ -40,4 +40,4 @@ class RateLimits:
             if times[-1] > since:  # and so are those that follow
                 break
             del self._times[oldest]
-        return sum(moment > since for moment in self._times.get(key, ())) >= limit
+        return sum(at > since for at in self._times.get(key, ())) >= limit
