@@ -4,16 +4,16 @@
     <root>locks-unlockers/<id>     an unlocker's announcement, in the metadata's `said`
     <root>removed/<name>/<uuid>    the record of a removal, JSON; in short the metadata's `record`
     <root>removed/<name>/sha256:…  the same, where that would be too long; the uuid is in `of`
-    <root>notifications/note       what unlockers agree on, in the body
+    <root>notifications/note       the note of the unlockers, in the body
 
-An object is *a lock* if its custom metadata has `uuid`; it has `hostname` and the two stamps there,
-too, and `about` without the backtrace, as short as what lists show of it. The body is `about` as
-it was written, whole. So a listing has all that lists show, and a push writes the stamps alone.
+An object is *a lock* if its custom metadata has `uuid`; `hostname` and the two stamps are there,
+too, and `about` without the backtrace, with texts as short as lists show them. The body is the
+whole `about`. So a listing has all that lists show, and a push writes the stamps alone.
 
-With `gone` instead it is *a tombstone*: nobody has the lock, and that says who had or wanted it
-last. As long as anything stands under the name, a create that arrives late can't (`requests.py`).
-`late_until` is when it expires (`tombstone_expires_at`). With neither it is somebody else's, and
-nothing is written over it.
+With `gone` instead it is *a tombstone*: nobody has the lock, and `gone` is the uuid that had or
+wanted it last. While any object stands under the name, a late create is refused (`requests.py`).
+`late_until` is when the tombstone expires (`tombstone_expires_at`). An object with neither is
+somebody else's, and is not overwritten.
 """
 
 from __future__ import annotations
@@ -34,22 +34,25 @@ from lockclient.model.removal import Removal
 from lockclient.stores.common.segments import SegmentNames
 
 LATE_REQUEST_S: Final = 86400.0
-"""Seconds for which a request may arrive late. It is authorised as it arrives, by an access token
-that lives for an hour, or twelve where somebody has allowed that: after a day none is accepted."""
+"""Seconds for which a request may arrive late. The bucket checks its access token as it arrives: a
+token lives for an hour, or twelve if an administrator allows that."""
 
 _MAX_NAME_BYTES: Final = 1024
-"""Bytes of an object's name. Ours are ASCII, as the prefix is and all that is percent-encoded."""
+"""Bytes of an object's name. Ours are ASCII: a restricted prefix and percent-encoded parts."""
 _DIGEST: Final = "sha256:"
 _METAGENERATION_BITS: Final = 32
 _MAX_METADATA_BYTES: Final = 6 * 1024
-"""Bytes that a lock says of itself in its metadata, of 8 KiB: the rest is for who removes it."""
+"""Bytes of a lock's or record's own metadata, of 8 KiB: the rest is for a remover's decision."""
 _SHORTENED_CHARS: Final = 100
-"""Characters of each text where there are too many: lists show no more of it."""
+"""Characters of each text of a lock whose metadata would be too long."""
 _SHORTENED_FIELDS: Final = ("thread", "reason", "identity", "process", "client")
+_RECORD_FIELDS: Final = ("hostname", "actor", *_SHORTENED_FIELDS)
+_RECORD_CHARS: Final = (200, 50)
+"""Characters of each text of a record in lists; the second, if the first are too many bytes."""
 
 
 class Version(NamedTuple):
-    """The state of an object: no other state, of any acquisition, has both numbers.
+    """The version of an object: no other version, of any acquisition, has both numbers.
 
     Revisions of one acquisition grow with each write. Those of two can't be compared.
     """
@@ -59,12 +62,12 @@ class Version(NamedTuple):
 
     @property
     def revision(self) -> int:
-        """The number that requests of any store compare."""
+        """The version as the one number that requests of any store compare."""
         return self.generation << _METAGENERATION_BITS | self.metageneration
 
     @property
     def token(self) -> int:
-        """The revision at which this acquisition came to be."""
+        """The revision of this acquisition's upload."""
         return Version(self.generation).revision
 
     @classmethod
@@ -79,13 +82,13 @@ class ObjectNames(SegmentNames):
         super().__init__(f"{root}locks/", f"{root}locks-unlockers/", f"{root}removed/")
         self.note = f"{root}notifications/note"
         self.live = f"{root}locks"
-        """What all names begin with of what changes: one listing has it all."""
+        """The common beginning of locks and announcements: one listing has both."""
 
     def record(self, name: str, uuid: str) -> str:
         """Return the name of a removal's record.
 
-        With a long name and a long uuid it would be too long: its last part is the uuid's digest
-        then. No uuid looks like that: a colon in one is encoded.
+        If that is too long, the last part is the uuid's digest. No uuid can be taken for one: a
+        colon in a uuid is encoded.
         """
         path = super().record(name, uuid)
         if len(path) <= _MAX_NAME_BYTES:
@@ -93,10 +96,10 @@ class ObjectNames(SegmentNames):
         return super().record(name, "") + _DIGEST + sha256(uuid.encode()).hexdigest()
 
     def record_content(self, removal: Removal) -> tuple[dict[str, str], bytes]:
-        """Return the metadata and the body of a record: lists read the metadata, in short."""
-        slim, _ = removal.split_backtrace()  # says that there is one, or has a very short one
+        """Return the metadata and the body of a record; lists read the metadata."""
+        slim, _ = removal.split_backtrace()
         metadata = {"record": ""}
-        for chars in (_MAX_LISTED_CHARS, _SHORTENED_CHARS // 2):
+        for chars in _RECORD_CHARS:
             holder = replace(slim.holder, **_shortened(slim.holder, _RECORD_FIELDS, chars))
             by, why = slim.removed_by[:chars], slim.why[:chars]
             text = replace(slim, holder=holder, removed_by=by, why=why).value()
@@ -109,7 +112,7 @@ class ObjectNames(SegmentNames):
         return metadata, removal.value().encode(errors="replace")
 
     def removed_uuid(self, path: str, name: str, metadata: Mapping[str, str]) -> str | None:
-        """Return whose removal a record is of by its name; None: nobody's."""
+        """Return the uuid of a record by its name; None: it is no record."""
         part = path.rpartition("/")[2]
         uuid = metadata.get("of", "") if part.startswith(_DIGEST) else unquote(part)
         if not 0 < len(uuid.encode(errors="replace")) <= MAX_UUID_BYTES:
@@ -118,7 +121,7 @@ class ObjectNames(SegmentNames):
 
 
 FIELDS: Final = "generation,metageneration,metadata,size,timeCreated"
-"""What is asked of an object's resource."""
+"""The fields of an object's resource that requests ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +135,10 @@ class ObjectState:
 
     @classmethod
     def from_resource(cls, resource: Mapping[str, Any]) -> ObjectState:
-        """Read it from the API's JSON.
+        """Read the API's JSON.
 
         Raises:
-            StoreError: it lacks what each object of Google's has.
+            StoreError: it lacks fields that each object of Google's has.
         """
         try:
             created_at = datetime.fromisoformat(resource["timeCreated"].replace("Z", "+00:00"))
@@ -147,9 +150,9 @@ class ObjectState:
             )
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise StoreError(
-                "What answered for the bucket named no generation, metageneration or timeCreated "
-                "of an object: it is no Google Cloud Storage. See STORAGE_EMULATOR_HOST, and what "
-                "stands between."
+                "An answer for the bucket has no generation, metageneration or timeCreated of an "
+                "object, so it is not Google Cloud Storage's. Check STORAGE_EMULATOR_HOST, and "
+                "proxies in between."
             ) from error
 
     @property
@@ -158,13 +161,13 @@ class ObjectState:
 
     @property
     def is_foreign(self) -> bool:
-        """True if the object is neither a lock nor a tombstone."""
+        """True for an object that is neither a lock nor a tombstone."""
         return self.uuid is None and self.tombstone_uuid is None
 
     def is_of(self, holder: Holder) -> bool:
-        """Tell whether it is this holder's lock: by the generation, if that is known.
+        """Tell whether it is this holder's lock: by the generation if that is known.
 
-        (What is written into `uuid` by hand need be no uuid, and is not read as one.)
+        (A `uuid` that was written by hand may be unreadable.)
         """
         if self.uuid is None or not holder.fencing_token:
             return self.uuid is not None and self.uuid == holder.uuid
@@ -172,7 +175,7 @@ class ObjectState:
 
     @property
     def decision(self) -> str | None:
-        """JSON of who removes the lock, and why, once that is decided."""
+        """The decision to remove the lock, JSON; None: there is none."""
         return self.metadata.get("removing")
 
     @property
@@ -191,11 +194,11 @@ class ObjectState:
         return 0.0 if self.tombstone_uuid is None else self.created_at + LATE_REQUEST_S
 
     def holder(self, name: str, body: bytes | None = None) -> Holder:
-        """Return who holds the lock, with the whole `about` if the body is given."""
+        """Return the holder, with the whole `about` if the body is given."""
         return Holder.read(name, self.subkeys(body))
 
     def subkeys(self, body: bytes | None = None) -> dict[str, Found]:
-        """Return the lock's subkeys with their revisions, as every store has them."""
+        """Return the lock's subkeys, each with its revision."""
         token, now = self.version.token, self.version.revision
         found: dict[str, Found] = {
             part: (text.encode(errors="replace"), now if part in STAMPS else token)
@@ -207,7 +210,7 @@ class ObjectState:
 
 
 def lock_content(holder: Holder) -> tuple[dict[str, str], bytes]:
-    """Return what a taker writes: the lock's metadata and body."""
+    """Return the metadata and the body of a new lock."""
     body = holder.subkeys()[ABOUT].encode()
     short = replace(holder, backtrace=None)
     metadata = short.subkeys()
@@ -218,7 +221,7 @@ def lock_content(holder: Holder) -> tuple[dict[str, str], bytes]:
 
 
 def tombstone(uuid: str, expires_at: float | None = None) -> dict[str, str]:
-    """Return the metadata of a tombstone; without a time it begins to count as it is written."""
+    """Return the metadata of a tombstone; without a time it expires a day after it is written."""
     expiry = {} if expires_at is None else {"late_until": f"{expires_at:.0f}"}
     return {"gone": uuid, **expiry}
 
@@ -230,7 +233,7 @@ _MAX_DECISION_CHARS: Final = {"removed_by": 100, "how": 20, "why": 180}
 
 
 def decision(removal: Removal, *, recorded: bool) -> str:
-    """Return what is put on a lock as it is decided that it goes."""
+    """Return the metadata's `removing` of a lock that is to be removed."""
     texts: dict[str, Any] = {
         key: getattr(removal, key)[:chars] for key, chars in _MAX_DECISION_CHARS.items()
     }
@@ -238,16 +241,12 @@ def decision(removal: Removal, *, recorded: bool) -> str:
 
 
 def decided_removal(holder: Holder, text: str) -> Removal:
-    """Return the removal that a decision tells of."""
+    """Return the removal of a decision."""
     facts = json_facts(text.encode(errors="replace"), _DECISION_FACTS)
     texts = {key: facts[key] or "" for key in _MAX_DECISION_CHARS}
     return Removal(holder, facts["removed_at"], **texts).without_token()
 
 
 def _shortened(holder: Holder, fields: Sequence[str], chars: int) -> dict[str, Any]:
-    """Return those of these fields that a holder has, cut to so many characters."""
+    """Return the texts of those of these fields that a holder has, truncated."""
     return {field: text[:chars] for field in fields if (text := getattr(holder, field)) is not None}
-
-
-_MAX_LISTED_CHARS: Final = 200
-_RECORD_FIELDS: Final = ("hostname", "actor", *_SHORTENED_FIELDS)

@@ -1,22 +1,21 @@
 """Bucket listing for services: one listing has all locks and unlocker announcements.
 
-Locks and announcements lie side by side (`<root>locks/…`, `<root>locks-unlockers/…`), and a listing
-has their metadata: no body is read. Records are listed when there may be new ones. A removal leaves
-a tombstone, whose `late_until` stays under the name until it is over (step 2 in `requests`). So a
-name with another `late_until` than before may have a new record; after a withdrawal it has none,
-which costs a listing.
+Locks and announcements have neighbouring names (`<root>locks/…`, `<root>locks-unlockers/…`), and a
+listing has their metadata, so no body is read. Records are listed when there may be new ones: a
+removal leaves a tombstone with a `late_until` of its own (step 2 in `requests`), so a name whose
+`late_until` differs from that of the poll before may have a new record. (After a withdrawal it has
+none; the listing of records is then in vain.)
 
-**A stale listing is found out by the own announcement.** Google promises that a listing has all
-that was written before it was asked for. One without the announcement that was written last, or
-with an older one, comes from a cache or a proxy, and would miss locks and heartbeats. It is not
-believed, and the snapshot grows old. (A newer announcement than the last is the own one that came
-late.)
+**Stale listings.** Google promises that a listing has each object that was written before the
+listing was requested. One without our last announcement, or with an older one, comes from a cache
+or a proxy, and may lack locks and heartbeats. It is refused, and the snapshot ages. (A newer
+announcement than the last is our own that arrived late.)
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from typing import Final
 from urllib.parse import unquote
@@ -33,26 +32,25 @@ from lockclient.threads.log_queue import get_logger
 log = get_logger(__name__)
 
 _PAGE_TIMEOUT_S: Final = 10.0
-"""Seconds for a page of a listing."""
+"""Seconds for each page of a listing."""
 MAX_OBJECTS: Final = 50_000
 MAX_LISTING_BYTES: Final = 100 << 20
-"""Objects of a listing, and bytes of its pages: others may write there whatever they like. More is
-refused as a whole, since a lock that a part of a listing does not have would pass for gone. Of
-records it is the first part that is read: they tell what was, and who deletes the old ones gets to
-the rest."""
+"""Objects of a listing, and bytes of its pages: other programs may write any number there. A larger
+listing of locks is refused as a whole, since a lock beyond the limit would pass for released. Of a
+larger listing of records the first part is read; the rest comes when old records are deleted."""
 _ANNOUNCEMENT_RETENTION_S: Final = 3600.0
-"""Seconds after which an announcement is deleted, long after it has expired."""
+"""Age in seconds at which an announcement is deleted, long after it has expired."""
 _MAX_ANNOUNCEMENT_TTL_S: Final = 600.0
-"""Seconds that an announcement counts at most, whatever it says."""
+"""Seconds for which an announcement counts at most, whatever its own `ttl` is."""
 _ANNOUNCEMENT_SLACK_S: Final = 2.0
-"""Seconds for which an announcement counts beyond its TTL: so exactly the bucket tells the time."""
+"""Seconds for which an announcement counts beyond its `ttl`: the precision of the bucket's time."""
 
 
 class ObjectListing:
     """Lists the objects of a bucket; see `polling.Source`.
 
     Args:
-        complete: called with a removal that was decided, and is not done a poll later.
+        complete: called with a removal that was decided, and is still not done a poll later.
     """
 
     def __init__(
@@ -66,35 +64,33 @@ class ObjectListing:
         self._record_version = 0
         self._announced_at: dict[str, float] = {}
         self._stale = False
+        self.now = client.now
 
     def expect_announcement(self, name: str, created_at: float | None) -> None:
-        """Expect an announcement in listings from now on, as new as this; None: no more."""
+        """Expect an announcement in listings from now on, as new as this; None: no longer."""
         if created_at is None:
             self._announced_at.pop(name, None)
         else:
             self._announced_at[name] = created_at
 
-    def now(self) -> float:
-        return self._client.now()
-
     def record_version(self) -> int:
         return self._record_version
 
-    # ------------------------------------------------------------ reading all
+    # ------------------------------------------------------------ polls
 
     def live(
         self, deadline: Deadline, known: Mapping[Key, KnownItem]
     ) -> Iterator[Sequence[StoredItem]]:
         """See `polling.Source`.
 
-        A removal that was only just decided is not seen yet: its record may not stand there before
-        the next look, and nobody is to see the lock go before he can see why.
+        A removal that was only just decided shows the lock as before until the next poll: nobody is
+        to see that a lock was removed before its record can be read.
 
         Raises:
-            StoreUnavailable: our own announcement is not in there.
+            StoreUnavailable: our own announcement is missing, or is an old one.
         """
         expiries, decided = dict[str, int](), dict[str, tuple[int, int]]()
-        missing = dict(self._announced_at)  # before the first page is asked for
+        missing = dict(self._announced_at)  # before the first page is requested
         for page in self._objects(self._names.live, deadline):
             found = []
             for path, state in page:
@@ -108,28 +104,40 @@ class ObjectListing:
                     if state.tombstone_expires_at:
                         expiries[name] = round(state.tombstone_expires_at)
                     if state.decision is not None:
-                        decided[name] = self._decision_seen(name, state)
+                        _, polls = decided[name] = self._polled_decision(name, state)
                         before = known.get(("locks", name, ""))
-                        if before is not None and not decided[name][1]:
-                            found.append(
-                                StoredItem("locks", name, "", before.version, self.now(), {})
-                            )
+                        if before is not None and not polls:
+                            version = before.version
+                            found.append(StoredItem("locks", name, "", version, self.now(), {}))
                     elif (item := _lock_or_tombstone(name, state)) is not None:
                         found.append(item)
             yield found
-        self._check_freshness({*missing} & {*self._announced_at})
+        self._check_freshness(min(missing.keys() & self._announced_at.keys(), default=""))
         if any(expiries[name] != self._tombstone_expiries.get(name) for name in expiries):
             self._record_version += 1
-        # By one step each, and only when all was read: two may do this at a time.
+        # One step each, after all was read: two threads may list at once.
         self._tombstone_expiries, self._decided = expiries, decided
 
-    def _decision_seen(self, name: str, state: ObjectState) -> tuple[int, int]:
-        """Return which removal was decided, and how many looks have found it so before this one."""
-        version, looks = self._decided.get(name, (0, 0))
-        looks = looks + 1 if version == state.version.revision else 0
-        if looks == 1:  # who may not do it does not try with each look
+    def _polled_decision(self, name: str, state: ObjectState) -> tuple[int, int]:
+        """Return the decided removal's version, and the polls before this one that found it."""
+        version, polls = self._decided.get(name, (0, 0))
+        polls = polls + 1 if version == state.version.revision else 0
+        if polls == 1:  # once: a client without the right to write does not try with each poll
             self._complete(name, state)
-        return state.version.revision, looks
+        return state.version.revision, polls
+
+    def _check_freshness(self, missing: str) -> None:
+        """Raise if a listing lacks this announcement; empty: it lacks none."""
+        bucket, was_stale, self._stale = self._client.location.bucket, self._stale, bool(missing)
+        if missing:
+            error = errors.stale_listing(bucket, missing)
+            if not was_stale:
+                log.warning("%s", error)
+            raise error
+        if was_stale:
+            log.warning("Listings of the bucket %s are up to date again.", bucket)
+
+    # ------------------------------------------------------------ other listings
 
     def records(
         self,
@@ -159,55 +167,41 @@ class ObjectListing:
                     yield name
 
     def expired_announcements(self, deadline: Deadline) -> Iterator[tuple[str, Version]]:
-        """Yield the objects of announcements that have expired long ago."""
+        """Yield the objects of announcements that expired long ago."""
         for page in self._objects(self._names.unlockers, deadline):
             for path, state in page:
                 if state.created_at + _ANNOUNCEMENT_RETENTION_S < self.now():
                     yield path, state.version
 
     def newest_announcement_age(self, deadline: Deadline) -> float:
-        """Return the seconds since the last heartbeat of any unlocker; 0: one lives, inf: none.
+        """Return the seconds since the last heartbeat of any unlocker; 0: one runs, inf: none did.
 
-        One that has withdrawn its announcement, as it ends, leaves nothing.
+        One that has withdrawn its announcement, as it ended, is not found.
         """
         age = inf
         for page in self._objects(self._names.unlockers, deadline, whole=False):
             for path, state in page:
-                lives = self._announcement(path, state) is not None
-                age = min(age, 0.0 if lives else self.now() - state.created_at)
+                runs = self._announcement(path, state) is not None
+                age = min(age, 0.0 if runs else self.now() - state.created_at)
         return age
 
-    # ------------------------------------------------------------ inside
-
-    def _check_freshness(self, missing: Collection[str]) -> None:
-        """Raise unless a listing had all announcements that were to be found in it."""
-        bucket, was, self._stale = self._client.location.bucket, self._stale, bool(missing)
-        if missing:
-            error = errors.stale_listing(bucket, min(missing))
-            if not was:
-                log.warning("%s", error)
-            raise error
-        if was:
-            log.warning("Listings of the bucket %s are up to date again.", bucket)
+    # ------------------------------------------------------------ parts
 
     def _objects(
         self, prefix: str, deadline: Deadline, *, whole: bool = True
     ) -> Iterator[list[tuple[str, ObjectState]]]:
-        """Yield a listing's objects with their names, by pages.
-
-        Unless it is to be `whole`, it yields no more than may be read.
+        """Yield a listing's objects with their names, by pages; not `whole`: the first part of it.
 
         Raises:
-            StoreError: it is to be, and has more than `MAX_OBJECTS`, or `MAX_LISTING_BYTES`.
+            StoreError: a whole one has more than `MAX_OBJECTS`, or `MAX_LISTING_BYTES`.
         """
         bucket = self._client.location.bucket
         query = {"prefix": prefix, "fields": f"nextPageToken,items(name,{FIELDS})"}
         objects = size = 0
         while True:
-            until = deadline.within(0.0, _PAGE_TIMEOUT_S)
             path = f"/storage/v1/b/{bucket}/o"
             call = HttpRequest("GET", path, (200,), query=query, max_bytes=MAX_PAGE_BYTES)
-            answer = self._client.ask(call, until)
+            answer = self._client.ask(call, deadline.within(0.0, _PAGE_TIMEOUT_S))
             listing = answer.json()
             page = listing.get("items") or []
             objects, size = objects + len(page), size + len(answer.body)
@@ -231,7 +225,7 @@ class ObjectListing:
         return StoredItem("unlockers", name, "", version, state.created_at, {"": (value, version)})
 
     def _lock_name(self, path: str, folder: str = "") -> str | None:
-        """Return the lock that an object is about; None: no name of ours."""
+        """Return the lock of an object; None: no name of ours."""
         folder = folder or self._names.locks
         return decode(path[len(folder) :]) if path.startswith(folder) else None
 
@@ -249,7 +243,7 @@ def _lock_or_tombstone(name: str, state: ObjectState) -> StoredItem | None:
 
 
 def _ttl_of(value: bytes) -> float:
-    """Return for how many seconds an announcement counts, by what it says itself."""
+    """Return the seconds for which an announcement counts, by its own value."""
     try:
         return min(_MAX_ANNOUNCEMENT_TTL_S, max(0.0, float(json.loads(value)["ttl"])))
     except (ValueError, TypeError, KeyError, RecursionError):

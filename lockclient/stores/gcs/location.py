@@ -1,4 +1,4 @@
-"""Location of a bucket, its URL and the prefix of all names in it."""
+"""Location of locks in a bucket: its URL, and the prefix of all names."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ EXAMPLE = "gs://bucket/prefix"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
 _ROOT = re.compile(r"([A-Za-z0-9._~-]+/)*")
 _LONGEST_ROOT = 150
-"""Bytes: with a name and a digest behind it, an object's name has 1,024 at most."""
+"""Bytes: with a name and a digest after it, an object's name has at most 1,024."""
 _RESERVED_ROOT = ".well-known/acme-challenge/"
-"""Google takes no object whose name begins so."""
+"""Google refuses objects whose names begin with this."""
 _ENDPOINT = re.compile(r"(https?)://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?")
 
 
 @dataclass(frozen=True, slots=True)
 class GcsLocation:
-    """A bucket, and what all names in it begin with.
+    """A bucket, and the prefix of all names in it.
 
     Attributes:
-        bucket: its name.
-        root: empty, or with a slash at the end.
-        expire: who wants a lock removes it when it was silent for its whole time, where no
+        root: the prefix: empty, or with a slash at the end.
+        expire: clients that want a lock remove it after silence of its whole time, where no
             unlocker runs; see `expiry`.
-        endpoint: where the bucket's API is, if that is not Google's public one, like
+        endpoint: the API's address, if that is not Google's public one, like
             `https://storage-locks.p.googleapis.com`; credentials are sent there.
     """
 
@@ -56,23 +55,23 @@ class GcsLocation:
             raise ValueError(f"The prefix {self.root!r} must not have . or .. as a segment.")
         if self.root.startswith(_RESERVED_ROOT):
             raise ValueError(
-                f"The prefix {self.root!r} is none that a bucket has: Google takes no object whose "
-                f"name begins with {_RESERVED_ROOT}."
+                f"The prefix {self.root!r} can't be used: Google refuses objects whose names begin "
+                f"with {_RESERVED_ROOT}."
             )
         refuse_nested_root(self.root)
-        # Locks without a prefix are above it: their unlocker deletes old objects in these folders.
+        # The unlocker of locks without a prefix deletes old objects in these folders.
         if self.root.startswith(("removed/", "locks-unlockers/")):
             refuse_nested_root(f"{self.bucket}/{self.root}")
         _check_endpoint(self.endpoint)
 
     @classmethod
     def of(cls, url: str, environ: Mapping[str, str] = os.environ) -> GcsLocation:  # noqa: ARG003
-        """Read a URL like `gs://bucket/prefix?expire=1`; Google's variables are read where used.
+        """Read a URL like `gs://bucket/prefix?expire=1`.
 
         Raises:
-            ValueError: it is malformed; the text says what it should be.
+            ValueError: it is malformed.
         """
-        if HAS_AT(url):  # first of all: what is said below quotes parts of it
+        if HAS_AT(url):  # first: the errors below quote parts of the URL
             raise ValueError(
                 "It names a user, which a bucket does not know: Google's credentials say who "
                 "asks (GOOGLE_APPLICATION_CREDENTIALS)."
@@ -80,33 +79,32 @@ class GcsLocation:
         parts = urlsplit(url)
         if parts.scheme != "gs" or parts.fragment:
             raise ValueError(f"It must be a bucket and a prefix, like {EXAMPLE}.")
-        said = dict(parse_qsl(parts.query, keep_blank_values=True))
-        if unknown := said.keys() - {"expire", "endpoint"}:
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        if unknown := options.keys() - {"expire", "endpoint"}:
             raise ValueError(
-                f"It says {min(unknown)!r}: like {EXAMPLE}, it can say expire=1 and "
+                f"It has an option {min(unknown)!r}: {EXAMPLE} can have expire=1 and "
                 "endpoint=https://HOST."
             )
-        if said.get("expire", "1") not in ("0", "1"):
+        if options.get("expire", "1") not in ("0", "1"):
             raise ValueError("expire must be 0 or 1.")
         path = unquote(parts.path).strip("/")
         return cls(
             parts.netloc,
             f"{path}/" if path else "",
-            expire=said.get("expire") == "1",
-            endpoint=said.get("endpoint", "").rstrip("/"),
+            expire=options.get("expire") == "1",
+            endpoint=options.get("endpoint", "").rstrip("/"),
         )
 
     def url(self) -> str:
-        """Return it as a URL."""
-        said = (["expire=1"] if self.expire else []) + (
-            [f"endpoint={quote(self.endpoint, safe=':/[]')}"] if self.endpoint else []
-        )
+        options = ["expire=1"] if self.expire else []
+        if self.endpoint:
+            options.append(f"endpoint={quote(self.endpoint, safe=':/[]')}")
         bare = f"gs://{self.bucket}/{self.root}".rstrip("/")
-        return f"{bare}?{'&'.join(said)}" if said else bare
+        return f"{bare}?{'&'.join(options)}" if options else bare
 
     @property
     def where(self) -> str:
-        """The same, for titles."""
+        """The location in titles."""
         return self.url()
 
 
@@ -129,8 +127,8 @@ def _check_endpoint(endpoint: str) -> None:
 
 
 def emulator() -> str | None:
-    """Return the address of an emulator that stands for the real one, by the common variable."""
-    said = os.environ.get("STORAGE_EMULATOR_HOST", "").rstrip("/")
-    if not said:
+    """Return the address of an emulator, by the variable that Google's libraries read."""
+    address = os.environ.get("STORAGE_EMULATOR_HOST", "").rstrip("/")
+    if not address:
         return None
-    return said if "://" in said else f"http://{said}"
+    return address if "://" in address else f"http://{address}"

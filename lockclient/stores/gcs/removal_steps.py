@@ -1,18 +1,17 @@
-"""Removal of another holder's lock, in three writes; whoever finds it half done completes it.
+"""Removal of another holder's lock, in three writes; any client that finds it half done goes on.
 
-1. **The decision**: a patch of the lock's own metadata, guarded by generation and metageneration as
-   they were seen. A push that got in first wins: the patch is refused. From here on it is the push
-   that is refused, and so is the holder's release; both read the decision there, and believe it.
+1. **The decision**: a patch of the lock's own metadata, which names generation and metageneration
+   as they were seen. If a push came first, the patch is refused. After the patch the holder's push
+   and release are refused; both read the decision.
 2. **The record**, under a name of its own, if it is not there yet.
-3. **The tombstone** over the lock, guarded by the decision's version: the name is free, and nothing
-   of that holder which still arrives can take it again.
+3. **The tombstone** over the lock, which names the decision's version: the name is free, and no
+   late request of that holder can take it again.
 
-Who dies before the first has done nothing. After the first the decision stands, and with it all
-that is needed for the rest: whoever meets it (a taker, who waits, the holder itself, another
-remover) does it. After the second a record stands, of a lock that is being removed. Were the record
-first, it would call a lock removed that its holder pushed or released in the meantime; were the
-lock deleted first, there would be a moment at which nobody knows why. Done twice, or by two at
-once, each of the last two is refused the second time.
+A remover that dies before the first has changed nothing. The decision has all that the rest needs:
+a taker, a waiter, the holder or another remover that reads it does the rest. A record before the
+decision would call a lock removed that its holder then pushed or released. A tombstone before the
+record would leave a moment in which nobody can read why the lock was removed. If two clients do the
+last two at once, the second upload of each is refused.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _MAX_METADATA_BYTES: Final = 8000
 
 
 def remove(objects: GuardedObjects, request: Remove) -> Version | ObjectState | None:
-    """Remove a lock; return the decision's version, or the object that is there instead."""
+    """Remove a lock; return the decision's version, or the object that is there in its place."""
     holder, where = request.removal.holder, objects.names.lock(request.removal.holder.name)
     text = decision(request.removal, recorded=request.recorded)
     version, seen = None, request.stamp_revisions
@@ -47,7 +46,7 @@ def remove(objects: GuardedObjects, request: Remove) -> Version | ObjectState | 
         if state.decision == text:  # by an earlier sending
             version = state.version
         elif state.decision is not None or (seen and max(seen) != state.version.revision):
-            return state  # somebody has written to the lock since the remover saw it
+            return state  # another client wrote to the lock after the remover read it
         else:
             decided = objects.patch(where, _decision_patch(state, text), state.version)
             version = None if decided is None else decided.version
@@ -56,7 +55,7 @@ def remove(objects: GuardedObjects, request: Remove) -> Version | ObjectState | 
 
 
 def complete(objects: GuardedObjects, name: str, state: ObjectState) -> Removal | None:
-    """Do what is left of a removal that was decided; None: somebody else has done it."""
+    """Complete a removal that was decided; None: another client has done it."""
     body = objects.body(objects.names.lock(name), state.version) if state.size else b""
     if body is None:
         return None
@@ -75,10 +74,10 @@ def _finish(objects: GuardedObjects, removal: Removal, version: Version, *, reco
 
 
 def _decision_patch(state: ObjectState, text: str) -> dict[str, str | None]:
-    """Return the change that decides.
+    """Return the patch that decides.
 
-    Where it would not fit, as somebody else has written too much there, all else goes but whose
-    lock it was, which who has decided knows.
+    If the metadata would be too large (another program may have written there), all but the uuid is
+    deleted: the remover knows the rest.
     """
     size = sum(len(_bytes(key)) + len(_bytes(value)) for key, value in state.metadata.items())
     if size + len(_bytes(text)) <= _MAX_METADATA_BYTES:

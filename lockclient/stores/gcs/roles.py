@@ -1,4 +1,4 @@
-"""Roles in a bucket: given by Google's own tools, so that there is no script for them."""
+"""Roles in a bucket: there is no script, since Google's own tools grant them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from lockclient.stores.gcs.location import GcsLocation
 
 
 def setup_script(location: GcsLocation, users: Mapping[str, Sequence[str]]) -> str:  # noqa: ARG001
-    """Refuse it: see `StoreEntry.setup_script`."""
+    """See `StoreEntry.setup_script`. Raises ValueError, always."""
     raise ValueError(
-        "A bucket's users are Google's, and it is there that they are given rights: "
-        "docs/stores.md says which, under Rights."
+        "A bucket's users are Google's, and Google's tools grant them rights: docs/stores.md says "
+        "which, under Rights."
     )

@@ -1,4 +1,4 @@
-"""Bucket store (Google Cloud Storage): requests in worker threads, watches by polling."""
+"""Bucket store (Google Cloud Storage)."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from lockclient.stores.protocol import Capabilities
 from lockclient.stores.service_protocol import MAX_NOTE_BYTES, NAMES_TO_SORT, Change, Note
 
 _CLEAN_UP_TIMEOUT_S: Final = 10.0
-"""Seconds for what is cleaned up in the background."""
+"""Seconds for each clean-up in the background."""
 
 
 class GcsStore(PolledStore):
-    """A `ServiceStore` in a bucket of Google Cloud Storage. Nothing is sent before it is asked.
+    """A `ServiceStore` in a bucket of Google Cloud Storage. It connects at the first request.
 
     Args:
-        location: which bucket, and where in it.
-        credentials: an object of google-auth, or the path of a file with such; None: those that
+        location: of the locks.
+        credentials: an object of google-auth, or the path of a file of such; None: those that
             Google's own programs find (GOOGLE_APPLICATION_CREDENTIALS, gcloud, metadata server).
 
     Raises:
@@ -49,7 +49,7 @@ class GcsStore(PolledStore):
         watch=False,
         fencing=False,
         guard=False,
-        pace=1.2,  # an object takes one write a second
+        pace=1.2,  # a bucket accepts one write a second to an object
     )
     location: GcsLocation
 
@@ -75,11 +75,11 @@ class GcsStore(PolledStore):
 
     # ------------------------------------------------------------ announcements
 
-    def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> int:  # noqa: ARG002 - the value says it, too
+    def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> int:  # noqa: ARG002 - it is in the value
         """See `ServiceStore.announce`.
 
-        An object has no lease: by its age, both times by the bucket's clock, it is seen to be over.
-        What former unlockers have left is deleted by the next one that begins.
+        An object has no lease: an announcement ends by its age, by the bucket's clock. An unlocker
+        that begins deletes those that ended long ago.
         """
         name = self._names.announcement(unlocker)
         written = self._guarded(deadline).put(name, {"said": value}, b"", None)
@@ -91,25 +91,25 @@ class GcsStore(PolledStore):
         return self._polling.revision_at(monotonic())
 
     def _delete_expired_announcements(self) -> None:
-        with suppress(ClusterMutexError):  # the next one that begins does it
+        with suppress(ClusterMutexError):  # the next unlocker that begins retries
             deadline = Deadline.after(_CLEAN_UP_TIMEOUT_S)
             for name, version in self._listing.expired_announcements(deadline):
                 self._guarded(deadline).delete(name, version)
 
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
         name = self._names.announcement(unlocker)
-        # First: a look under way may miss it from here on.
+        # First: a poll that runs meanwhile may not find it.
         self._listing.expect_announcement(name, None)
         self._guarded(deadline).delete(name)
 
-    # ------------------------------------------------------------ the note
+    # ------------------------------------------------------------ note
 
     def read_note(self, deadline: Deadline) -> Note:
-        """See `ServiceStore.read_note`; its body is read when it is another one than before."""
+        """See `ServiceStore.read_note`; the body is read if the version is a new one."""
         objects, name = self._guarded(deadline), self._names.note
         while (version := objects.version(name)).revision != self._note.version:
             body = objects.body(name, version, MAX_NOTE_BYTES) if version != ABSENT else b""
-            if body is not None:  # else it was written between the two requests
+            if body is not None:  # else another unlocker wrote between the two requests
                 value = body if len(body) <= MAX_NOTE_BYTES else b""
                 self._note = Note(value, version.revision)
                 break
@@ -119,7 +119,7 @@ class GcsStore(PolledStore):
         version = Version.from_revision(seen.version)
         return self._guarded(deadline).put(self._names.note, {}, value, version) is not None
 
-    # ------------------------------------------------------------ what is over
+    # ------------------------------------------------------------ removals
 
     def forget(self, change: Change, deadline: Deadline) -> bool:
         if change.kind == "removed":
@@ -129,15 +129,15 @@ class GcsStore(PolledStore):
         return self._guarded(deadline).delete(name, Version.from_revision(change.version))
 
     def _complete_removal(self, name: str, state: ObjectState) -> None:
-        """Do what is left of a removal whose remover has died: see `removal_steps`.
+        """Complete a removal whose remover has died (`removal_steps`), if this is an unlocker.
 
-        By unlockers alone, so that a dashboard that may only read does nothing else.
+        A dashboard may have no right to write.
         """
         if self._announced:
             self.background.patient.submit(lambda: self._finish_removal(name, state))
 
     def _finish_removal(self, name: str, state: ObjectState) -> None:
-        with suppress(ClusterMutexError):  # who takes the lock next does it
+        with suppress(ClusterMutexError):  # the next client that takes the lock completes it
             objects = self._guarded(Deadline.after(_CLEAN_UP_TIMEOUT_S))
             removal_steps.complete(objects, name, state)
             self._polling.poll_soon()

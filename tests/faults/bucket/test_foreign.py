@@ -100,7 +100,7 @@ def test_a_time_that_is_none_is_a_day(server: BucketServer, store: ServiceStore,
 
 def test_one_without_a_generation_says_so(server: BucketServer, store: ServiceStore) -> None:
     server.instead = lambda _: Answer(200, b"{}")
-    with pytest.raises(StoreError, match="named no generation"):
+    with pytest.raises(StoreError, match="has no generation"):
         ClusterMutex(NAME, store=store).acquire()
 
 

@@ -136,7 +136,7 @@ class TestErrors:
             return Answer(200, json.dumps(said).encode()) if asked.method == "GET" else None
 
         server.instead = incomplete
-        with pytest.raises(StoreError, match=f"{lacks}.* no Google Cloud Storage"):
+        with pytest.raises(StoreError, match=f"{lacks}.* not Google Cloud Storage"):
             ask(store, Take(holder()))
 
     def test_a_page_of_somebody_else_s_is_no_answer(

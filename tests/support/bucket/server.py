@@ -273,7 +273,7 @@ class BucketServer:
 
     def _permit(self, asked: Asked) -> Answer:
         """Say which permissions one has; a question that needs none."""
-        wanted = [asked.query["permissions"]]
+        wanted = asked.query["permissions"].split()
         had = [name for name in wanted if name not in self.denied]
         said = {"kind": "storage#testIamPermissionsResponse"}
         return Answer.of({**said, **({"permissions": had} if had else {})}, asked.query)
@@ -355,6 +355,14 @@ def _error(refusal: Refusal) -> Answer:
     return Answer(refusal.status, json.dumps(said).encode(), headers)
 
 
+def _query(text: str) -> dict[str, str]:
+    """Return the parameters of a query; the values of a repeated one have spaces in between."""
+    found: dict[str, str] = {}
+    for key, value in parse_qsl(text, keep_blank_values=True):
+        found[key] = f"{found[key]} {value}" if key in found else value
+    return found
+
+
 def _fits(asked: Asked, method: str, part: str) -> bool:
     where = f"{unquote(asked.path)}?{asked.query.get('name', '')}"
     return method in ("", asked.method) and part in where
@@ -381,7 +389,7 @@ class _Handler(BaseHTTPRequestHandler):
         asked = Asked(
             self.command,
             parts.path,
-            dict(parse_qsl(parts.query, keep_blank_values=True)),
+            _query(parts.query),
             self.headers,
             self.rfile.read(int(self.headers.get("Content-Length", 0))),
         )

@@ -59,7 +59,7 @@ class HttpRequest:
     method: str
     path: str
     expected: tuple[int, ...]
-    query: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str | list[str]] = field(default_factory=dict)
     body: bytes = b""
     content_type: str = ""
     truncate_at: int = 0
