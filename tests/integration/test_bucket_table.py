@@ -104,7 +104,7 @@ def test_a_removal_that_its_remover_left_half_done_is_done(
 def test_one_that_is_not_renewed_ends(
     watcher: Watcher, writer: ServiceStore, server: BucketServer
 ) -> None:
-    """By the bucket's clock; and the next unlocker that begins deletes it some time later."""
+    """By the bucket's clock; and another unlocker deletes it some time later."""
     writer.announce("dead", '{"ttl": 60}', 60, soon())
     wait_until(lambda: "dead" in watcher.table.unlockers())
     server.ahead = 100
@@ -112,8 +112,11 @@ def test_one_that_is_not_renewed_ends(
     assert any("dead" in name for name in server.bucket.names())
     server.ahead = 4000
     other = store_of(settings_of(server))
+    other.poll = 0.05
     other.announce("new", '{"ttl": 60}', 60, soon())
+    second = Watcher(other)
     wait_until(lambda: not any("dead" in name for name in server.bucket.names()))
+    second.table.stop()
     other.close()
 
 

@@ -267,10 +267,10 @@ def _without(right: str) -> Case:
 
 finds("these credentials lack storage.buckets.get")(_without("buckets.get"))
 finds("These credentials lack storage.objects")(_without("objects.update"))
-finds("and to who may read.")(_without("objects.get"))
+finds("with a right to read.")(_without("objects.get"))
 
 
-@finds("in the region of those who use the locks")
+@finds("in the region of the locks' users")
 def _slow_bucket(bench: Bench) -> Iterator[Settings]:
     settings = settings_of(bench.bucket)
     yield settings

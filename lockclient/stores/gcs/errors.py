@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Final
 
 from google.auth import exceptions as auth
 from requests import ConnectTimeout, ReadTimeout
@@ -67,14 +67,10 @@ def cause_of(error: Exception | int, answer: HttpAnswer | None = None) -> Cause:
     return Cause.of_error(error)
 
 
-def _error(answer: HttpAnswer) -> dict[str, Any]:
-    error = (json_object(answer.body) or {}).get("error")
-    return error if isinstance(error, dict) else {}
-
-
 def _message(answer: HttpAnswer) -> str:
     """Return Google's own text."""
-    message = _error(answer).get("message")
+    error = (json_object(answer.body) or {}).get("error")
+    message = error.get("message") if isinstance(error, dict) else None
     if not isinstance(message, str):
         message = answer.body[:200].decode(errors="replace")
     return " ".join(message.split())[:500] or "no reason was given"
@@ -90,13 +86,8 @@ def is_failed_precondition(answer: HttpAnswer, *, guarded: bool) -> bool:
 
     A policy of the organization causes a 412 with another reason; emulators give no reason.
     """
-    reports = _error(answer).get("errors")
-    reasons = [
-        report.get("reason")
-        for report in (reports if isinstance(reports, list) else ())
-        if isinstance(report, dict)
-    ]
-    return answer.status == 412 and guarded and (not any(reasons) or "conditionNotMet" in reasons)
+    by_condition = b"conditionNotMet" in answer.body or b'"reason"' not in answer.body
+    return answer.status == 412 and guarded and by_condition
 
 
 _ADVICE: Final = (

@@ -16,16 +16,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from math import inf
 from typing import Final
 from urllib.parse import unquote
 
+from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import MAX_UUID_BYTES, SUBKEYS
 from lockclient.stores.common.polling import Key, KnownItem, StoredItem
 from lockclient.stores.common.segments import decode, encode
-from lockclient.stores.gcs import errors
-from lockclient.stores.gcs.keys import FIELDS, ObjectNames, ObjectState, Version
+from lockclient.stores.gcs import errors, removal_steps
+from lockclient.stores.gcs.guarded_objects import GuardedObjects
+from lockclient.stores.gcs.keys import FIELDS, ObjectNames, ObjectState
 from lockclient.stores.gcs.wire.http_client import MAX_PAGE_BYTES, HttpClient, HttpRequest
 from lockclient.threads.log_queue import get_logger
 
@@ -46,32 +50,28 @@ _ANNOUNCEMENT_SLACK_S: Final = 2.0
 """Seconds for which an announcement counts beyond its `ttl`: the precision of the bucket's time."""
 
 
+_CHORES_S: Final = 2.0
+"""Seconds of a poll for all chores."""
+_Chore = Callable[[GuardedObjects], object]
+
+
 class ObjectListing:
     """Lists the objects of a bucket; see `polling.Source`.
 
-    Args:
-        complete: called with a removal that was decided, and is still not done a poll later.
+    Attributes:
+        announced: the object of this unlocker's last announcement, and when the bucket wrote it:
+            each listing from now on must have it; an empty name: this is no unlocker.
     """
 
-    def __init__(
-        self, client: HttpClient, names: ObjectNames, complete: Callable[[str, ObjectState], object]
-    ) -> None:
+    def __init__(self, client: HttpClient, names: ObjectNames) -> None:
         self._client = client
         self._names = names
-        self._complete = complete
         self._tombstone_expiries: dict[str, int] = {}
-        self._decided: dict[str, tuple[int, int]] = {}
+        self._decided: dict[str, int] = {}
         self._record_version = 0
-        self._announced_at: dict[str, float] = {}
         self._stale = False
+        self.announced = "", 0.0
         self.now = client.now
-
-    def expect_announcement(self, name: str, created_at: float | None) -> None:
-        """Expect an announcement in listings from now on, as new as this; None: no longer."""
-        if created_at is None:
-            self._announced_at.pop(name, None)
-        else:
-            self._announced_at[name] = created_at
 
     def record_version(self) -> int:
         return self._record_version
@@ -89,42 +89,49 @@ class ObjectListing:
         Raises:
             StoreUnavailable: our own announcement is missing, or is an old one.
         """
-        expiries, decided = dict[str, int](), dict[str, tuple[int, int]]()
-        missing = dict(self._announced_at)  # before the first page is requested
+        expiries, decided, chores = dict[str, int](), dict[str, int](), list[_Chore]()
+        own, written_at = self.announced  # before the first page is requested
+        is_fresh = not own
         for page in self._objects(self._names.live, deadline):
             found = []
             for path, state in page:
-                if state.created_at >= missing.get(path, inf):
-                    del missing[path]
-                if (announcement := self._announcement(path, state)) is not None:
-                    found.append(announcement)
-                elif (name := self._lock_name(path)) is None or state.is_foreign:
+                is_fresh |= path == own and state.created_at >= written_at
+                name, version = self._lock_name(path), state.version.revision
+                if path.startswith(self._names.unlockers):
+                    item = self._announcement(path, state)
+                    if state.created_at + _ANNOUNCEMENT_RETENTION_S < self.now():
+                        chores.append(
+                            partial(GuardedObjects.delete, name=path, version=state.version)
+                        )
+                elif name is None or state.is_foreign:
                     continue
+                elif state.decision is None:
+                    item = _lock_or_tombstone(name, state)
                 else:
-                    if state.tombstone_expires_at:
-                        expiries[name] = round(state.tombstone_expires_at)
-                    if state.decision is not None:
-                        _, polls = decided[name] = self._polled_decision(name, state)
-                        before = known.get(("locks", name, ""))
-                        if before is not None and not polls:
-                            version = before.version
-                            found.append(StoredItem("locks", name, "", version, self.now(), {}))
-                    elif (item := _lock_or_tombstone(name, state)) is not None:
-                        found.append(item)
+                    item, decided[name] = None, version
+                    if self._decided.get(name) == version:
+                        chores.append(partial(removal_steps.complete, name=name, state=state))
+                    elif (before := known.get(("locks", name, ""))) is not None:
+                        item = StoredItem("locks", name, "", before.version, self.now(), {})
+                if name is not None and state.tombstone_expires_at:
+                    expiries[name] = round(state.tombstone_expires_at)
+                if item is not None:
+                    found.append(item)
             yield found
-        self._check_freshness(min(missing.keys() & self._announced_at.keys(), default=""))
+        self._check_freshness(missing="" if is_fresh or self.announced[0] != own else own)
         if any(expiries[name] != self._tombstone_expiries.get(name) for name in expiries):
             self._record_version += 1
         # One step each, after all was read: two threads may list at once.
         self._tombstone_expiries, self._decided = expiries, decided
+        if own:  # a dashboard may have no right to write
+            self._do_chores(chores, deadline)
 
-    def _polled_decision(self, name: str, state: ObjectState) -> tuple[int, int]:
-        """Return the decided removal's version, and the polls before this one that found it."""
-        version, polls = self._decided.get(name, (0, 0))
-        polls = polls + 1 if version == state.version.revision else 0
-        if polls == 1:  # once: a client without the right to write does not try with each poll
-            self._complete(name, state)
-        return state.version.revision, polls
+    def _do_chores(self, chores: Sequence[_Chore], deadline: Deadline) -> None:
+        """Complete removals whose remover has died, and delete old announcements."""
+        objects = GuardedObjects(self._client, self._names, deadline.within(0.0, _CHORES_S))
+        with suppress(ClusterMutexError):  # the next poll finds them again
+            for chore in chores:
+                chore(objects)
 
     def _check_freshness(self, missing: str) -> None:
         """Raise if a listing lacks this announcement; empty: it lacks none."""
@@ -165,13 +172,6 @@ class ObjectListing:
                 name = self._lock_name(path)
                 if name is not None and state.uuid is not None and state.decision is None:
                     yield name
-
-    def expired_announcements(self, deadline: Deadline) -> Iterator[tuple[str, Version]]:
-        """Yield the objects of announcements that expired long ago."""
-        for page in self._objects(self._names.unlockers, deadline):
-            for path, state in page:
-                if state.created_at + _ANNOUNCEMENT_RETENTION_S < self.now():
-                    yield path, state.version
 
     def newest_announcement_age(self, deadline: Deadline) -> float:
         """Return the seconds since the last heartbeat of any unlocker; 0: one runs, inf: none did.
@@ -215,9 +215,7 @@ class ObjectListing:
             query["pageToken"] = token
 
     def _announcement(self, path: str, state: ObjectState) -> StoredItem | None:
-        """Return an unlocker's announcement; None: it is none, or has expired."""
-        if not path.startswith(self._names.unlockers):
-            return None
+        """Return an unlocker's announcement; None: it has expired."""
         name, version = unquote(path[len(self._names.unlockers) :]), state.version.revision
         value = state.metadata.get("said", "").encode(errors="replace")
         if state.created_at + _ttl_of(value) + _ANNOUNCEMENT_SLACK_S < self.now():

@@ -82,7 +82,7 @@ class GcsLocation:
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         if unknown := options.keys() - {"expire", "endpoint"}:
             raise ValueError(
-                f"It has an option {min(unknown)!r}: {EXAMPLE} can have expire=1 and "
+                f"It has an option {min(unknown)!r}; a URL like {EXAMPLE} can have expire=1 and "
                 "endpoint=https://HOST."
             )
         if options.get("expire", "1") not in ("0", "1"):

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from heapq import nsmallest
 from itertools import islice
-from typing import Any, Final
+from typing import Any
 
-from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.common.polled_store import PolledStore
 from lockclient.stores.common.polling import Polling
 from lockclient.stores.diagnosis_protocol import Finding
-from lockclient.stores.gcs import removal_steps
 from lockclient.stores.gcs.diagnosis import examine
 from lockclient.stores.gcs.expiry import Expiry
 from lockclient.stores.gcs.guarded_objects import ABSENT, GuardedObjects
-from lockclient.stores.gcs.keys import ObjectNames, ObjectState, Version
+from lockclient.stores.gcs.keys import ObjectNames, Version
 from lockclient.stores.gcs.listing import ObjectListing
 from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.requests import GcsRequestExecutor
@@ -26,9 +23,6 @@ from lockclient.stores.gcs.wire.access_tokens import checked_credentials
 from lockclient.stores.gcs.wire.http_client import HttpClient
 from lockclient.stores.protocol import Capabilities
 from lockclient.stores.service_protocol import MAX_NOTE_BYTES, NAMES_TO_SORT, Change, Note
-
-_CLEAN_UP_TIMEOUT_S: Final = 10.0
-"""Seconds for each clean-up in the background."""
 
 
 class GcsStore(PolledStore):
@@ -62,9 +56,8 @@ class GcsStore(PolledStore):
         super()._connect()
         self._client = HttpClient(self.location, self._credentials)
         self._names = ObjectNames(self.location.root)
-        self._listing = ObjectListing(self._client, self._names, self._complete_removal)
+        self._listing = ObjectListing(self._client, self._names)
         self._polling = Polling(self._listing, self.background.patient)
-        self._announced = False
         self._note = Note(b"", 0)
         expiry = Expiry(self._listing) if self.location.expire else None
         self._executor = GcsRequestExecutor(self._client, expiry)
@@ -78,29 +71,17 @@ class GcsStore(PolledStore):
     def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> int:  # noqa: ARG002 - it is in the value
         """See `ServiceStore.announce`.
 
-        An object has no lease: an announcement ends by its age, by the bucket's clock. An unlocker
-        that begins deletes those that ended long ago.
+        An object has no lease: an announcement ends by its age, by the bucket's clock.
         """
         name = self._names.announcement(unlocker)
         written = self._guarded(deadline).put(name, {"said": value}, b"", None)
         assert written is not None, "a write that compares nothing was refused"
-        self._listing.expect_announcement(name, written.created_at)
-        if not self._announced:
-            self._announced = True
-            self.background.patient.submit(self._delete_expired_announcements)
+        self._listing.announced = name, written.created_at
         return self._polling.revision_at(monotonic())
 
-    def _delete_expired_announcements(self) -> None:
-        with suppress(ClusterMutexError):  # the next unlocker that begins retries
-            deadline = Deadline.after(_CLEAN_UP_TIMEOUT_S)
-            for name, version in self._listing.expired_announcements(deadline):
-                self._guarded(deadline).delete(name, version)
-
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
-        name = self._names.announcement(unlocker)
-        # First: a poll that runs meanwhile may not find it.
-        self._listing.expect_announcement(name, None)
-        self._guarded(deadline).delete(name)
+        self._listing.announced = "", 0.0  # first: a poll that runs meanwhile may not find it
+        self._guarded(deadline).delete(self._names.announcement(unlocker))
 
     # ------------------------------------------------------------ note
 
@@ -119,28 +100,12 @@ class GcsStore(PolledStore):
         version = Version.from_revision(seen.version)
         return self._guarded(deadline).put(self._names.note, {}, value, version) is not None
 
-    # ------------------------------------------------------------ removals
-
     def forget(self, change: Change, deadline: Deadline) -> bool:
         if change.kind == "removed":
             name = self._names.record(change.name, change.part)
         else:
             name = self._names.lock(change.name)
         return self._guarded(deadline).delete(name, Version.from_revision(change.version))
-
-    def _complete_removal(self, name: str, state: ObjectState) -> None:
-        """Complete a removal whose remover has died (`removal_steps`), if this is an unlocker.
-
-        A dashboard may have no right to write.
-        """
-        if self._announced:
-            self.background.patient.submit(lambda: self._finish_removal(name, state))
-
-    def _finish_removal(self, name: str, state: ObjectState) -> None:
-        with suppress(ClusterMutexError):  # the next client that takes the lock completes it
-            objects = self._guarded(Deadline.after(_CLEAN_UP_TIMEOUT_S))
-            removal_steps.complete(objects, name, state)
-            self._polling.poll_soon()
 
     # ------------------------------------------------------------ reading
 

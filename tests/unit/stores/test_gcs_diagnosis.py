@@ -22,7 +22,7 @@ def deleting(**condition: Any) -> dict[str, Any]:
         ({"lifecycle": {}}, {}),
         (
             {"softDeletePolicy": {"retentionDurationSeconds": "604800"}},
-            {"deleted for 7 days (soft delete)": WARNING},
+            {"keeps deleted objects for 7 days (soft delete)": WARNING},
         ),
         ({"defaultEventBasedHold": True}, {"can't be given back": ERROR}),
         # A rule harms if it may delete the live version of what is named like a lock.
