@@ -1,4 +1,4 @@
-"""A process's defaults, set by `setup`: the store, opened at first need, and facts of locks."""
+"""`ClusterMutex.setup`: a process's store, opened at first need, and facts of all its locks."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from lockclient.model.fields import MAX_OWNER_BYTES, require_callable, require_labels, require_text
 from lockclient.stores import registry
-from lockclient.stores.settings import Settings
+from lockclient.stores.settings import Settings, made_of
 from lockclient.text.escaping import hidden
 from lockclient.threads.log_queue import get_logger
 
 if TYPE_CHECKING:
     from lockclient.instruments.event_delivery import About, Instrument, Observer
+    from lockclient.stores.protocol import MutexStore
     from lockclient.stores.service_protocol import ServiceStore
 
 
@@ -39,7 +40,68 @@ _opened: tuple[str, str] | None = None
 """`CLUSTERMUTEX_URL` as the environment's store was opened, and that store's place."""
 
 
-def described(
+def setup(
+    url: str | None = None,
+    *,
+    endpoints: list[str] | tuple[str, ...] | None = None,
+    client: Any = None,
+    credentials: Any = None,
+    store: MutexStore | None = None,
+    instruments: Sequence[Instrument] | None = None,
+    about: About | None = None,
+    owner: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> None:
+    """Set once per process where the locks live, for mutexes without a store of their own.
+
+    Args:
+        url: like `etcd://host1:2379,host2:2379/clustermutex`, `gs://bucket/prefix` or
+            `valkey://host1,host2,host3/prefix`.
+        endpoints: like `["host1:2379", "host2:2379"]`, `https://` in front for TLS.
+        client: an `etcd3` client, whose connection, TLS and token are used. `etcd3` never
+            renews the token; with `user` and `password` it is renewed.
+        credentials: for `gs://`: an object of google-auth, or the path of a file of a service
+            account or user; if left out, those that Google's own programs find.
+        store: an open store in place of all that: what `open_store` returns, one of your own,
+            or `lockclient.testing.MemoryStore()`.
+        instruments: called with the events of this program's locks from now on, see
+            `lockclient.instruments`; `[]` ends it.
+        about: called without arguments in the caller's context before each acquisition. The
+            mapping of texts by names that it returns (a trace, a request) is written into the
+            lock as its context. It must not wait. Its errors are logged only.
+        owner, labels: of all locks of this process that have none of their own.
+        settings: fields of `lockclient.Settings`: root, cacert, cert, key, user, password, …;
+            all of them are for etcd.
+
+    The environment (`CLUSTERMUTEX_URL`, `ETCDCTL_*`) gives the rest. A call without a place
+    for the locks leaves that as it is.
+
+    Raises:
+        ValueError: a value is malformed, or a setting is unknown; then nothing is changed.
+    """
+    describe = _described(instruments, about, owner, labels)
+    is_placed = bool(settings) or (url, endpoints, client, credentials) != (None,) * 4
+    if store is not None:
+        if is_placed:
+            raise ValueError("Give the store, or where it is, not both.")
+        swap_default(require_store(store))
+    elif client is not None and (url is not None or endpoints is not None):
+        raise ValueError("Give the client, or where the members are, not both.")
+    elif is_placed or (instruments, about, owner, labels) == (None,) * 4:
+        made = made_of(url, endpoints, settings, with_client=client is not None)
+        set_default(made, client, credentials)
+    describe()
+
+
+def require_store(store: MutexStore) -> MutexStore:
+    """Return the store, or raise ValueError if it is none."""
+    if not hasattr(store, "ask"):
+        raise ValueError(f"store must be what open_store() returns, not {store!r}.")
+    return store
+
+
+def _described(
     instruments: Sequence[Instrument] | None,
     about: About | None,
     owner: str | None,

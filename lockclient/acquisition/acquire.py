@@ -1,4 +1,6 @@
-"""Attempt: one `acquire()` call. It sends requests, waits in the queue, withdraws on failure.
+"""One `acquire()` call: sends requests, waits in the queue, withdraws on failure.
+
+A thread (`driver`) or an event loop (`aio`) drives its steps.
 
 etcd serves a watch that begins at a past revision from a list that it walks every 100 ms. Each
 write to any key advances etcd's revision, so an answer's revision is soon past. So a watch that
@@ -9,9 +11,10 @@ now is served at once, but it may miss an event after the answer. Two steps clos
 2. If that revision is later than the store's answer, the waiter sends one more `GetPosition`. The
    watch is open by then, so each later event reaches the waiter.
 
-The head of the queue, which watches the holder, always sends it: its delay delays every waiter. A
-waiter behind it sends it if the queue was short when it joined (`state_machine.SHORT_QUEUE`). In a
-long queue its turn comes much later than 100 ms, and its watch begins at the answer's revision.
+The head of the queue watches the holder. It always takes both steps, because its delay delays every
+waiter. A waiter behind it takes them if the queue was short when it joined
+(`state_machine.SHORT_QUEUE`). In a long queue its turn comes much later than 100 ms, so its watch
+begins at the answer's revision.
 """
 
 from __future__ import annotations
@@ -97,8 +100,8 @@ class Attempt:
             StoreUnavailable: the store did not answer by the deadline, or never.
             StoreError: the store refuses.
             GivenUp: see `withdraw_in_background`.
+            LockNotHeld: this process is a fork's child, and its parent began the call.
         """
-        observation = self.observation
         try:
             step: Step | None = self._acquisition.begin(self._begun)
             while step is not None and step is not End.ACQUIRED and step is not End.BUSY:
@@ -108,45 +111,38 @@ class Attempt:
                     raise self._inherited_error()
                 if isinstance(step, Wait):
                     step = yield from self._wait(step)
-                    continue
-                if step is End.USED_UP:
-                    yield from self._withdrawing()
-                    self._acquisition = self._acquisition.with_new_uuid(str(uuid4()))
-                    step = self._acquisition.begin(Now.read())
-                    continue
-                if self._has_answer and isinstance(step, TakeOrQueue) and self._deadline.expired():
-                    break  # no ticket only to withdraw it
-                if isinstance(step, GetPosition) and step.predecessor_deleted_at is not None:
-                    # Probably the new head of the queue: open its watch before the request.
-                    self._open_watch(self._acquisition.target(), 0)
-                # One try is limited, so a retry carries new stamps.
-                limit = self._deadline.within(
-                    at_least=protocol.ONE_ANSWER_S, at_most=protocol.STORE_TIMEOUT_S
-                )
-                try:
-                    outcome = yield (step, limit)
-                except StoreUnavailable as error:
-                    step = self._unanswered(error)
+                elif isinstance(step, End):
+                    step = yield from self._begin_with_new_uuid()
+                elif (
+                    isinstance(step, TakeOrQueue) and self._has_answer and self._deadline.expired()
+                ):
+                    break  # it would queue only to withdraw its ticket
                 else:
-                    self._has_answer = True
-                    step = self._acquisition.answered(outcome, Now.read())
+                    if isinstance(step, GetPosition) and step.predecessor_deleted_at is not None:
+                        # Probably the head of the queue now: open its watch before the request.
+                        self._open_watch(self._acquisition.target(), 0)
+                    try:
+                        # One try is limited, so that a retry carries new stamps.
+                        most, least = protocol.STORE_TIMEOUT_S, protocol.ONE_ANSWER_S
+                        outcome = yield step, self._deadline.within(least, most)
+                    except StoreUnavailable as error:
+                        step = self._unanswered(error)
+                    else:
+                        self._has_answer = True
+                        step = self._acquisition.answered(outcome, Now.read())
             if step is End.ACQUIRED:
                 self.holding = self._make_holding(self.store, self._acquisition)
-                if observation is not None:
-                    self.holding.observation = observation
-                    token = self._acquisition.holder.shown_token()
-                    observation.acquired(self._acquisition.uuid, token)
+                if self.observation is not None:
+                    self._observe_success(self.observation, self.holding)
                 if self._report is not None:
                     self._report.log_end(self._acquisition.uuid)
                 return True
             yield from self._withdrawing()
-            if observation is not None:
-                observation.gave_up(self._acquisition.uuid, None)
+            self._observe_failure(None)
             return False
         except BaseException as error:  # a cancellation, too
             self._is_given_up = True
-            if observation is not None and self.holding is None:
-                observation.gave_up(self._acquisition.uuid, error)
+            self._observe_failure(error)
             raise
         finally:
             self._has_ended = True  # published first, see `withdraw_in_background`
@@ -154,6 +150,20 @@ class Attempt:
                 self._close_watch(self._inbox)
             if self._is_given_up:
                 self._withdraw_now()
+
+    def _observe_success(self, observation: Observation, holding: Holding) -> None:
+        holding.observation = observation
+        token = self._acquisition.holder.shown_token()
+        observation.acquired(self._acquisition.uuid, token)
+
+    def _observe_failure(self, error: BaseException | None) -> None:
+        if self.observation is not None and self.holding is None:
+            self.observation.gave_up(self._acquisition.uuid, error)
+
+    def _begin_with_new_uuid(self) -> Steps[Step]:
+        yield from self._withdrawing()
+        self._acquisition = self._acquisition.with_new_uuid(str(uuid4()))
+        return self._acquisition.begin(Now.read())
 
     def _inherited_error(self) -> LockNotHeld:
         name, parent = self._acquisition.name, self._acquisition.pid
@@ -164,16 +174,16 @@ class Attempt:
         )
 
     def _unanswered(self, error: StoreUnavailable) -> Step | None:
-        """Return the next step after no answer; None if the time is up. Or raise the error.
+        """Return the next step after a request without an answer; None: the time is up.
 
-        A store that never answered: raise, even without a time limit. A store that answered before:
-        retry until the deadline. A busy store counts as reachable.
+        If the store answered an earlier request, retry until the deadline. If it never answered,
+        raise the error, even without a time limit. A busy store counts as reachable.
         """
         begun_at = self._begun.monotonic
         if self._has_answer:
-            if self._deadline.expired():  # a timeout: the store answered earlier
+            if self._deadline.expired():
                 return None
-        elif error.refused:  # by every member, past the deadline: the store checks that
+        elif error.refused:  # every member refused the connection until the deadline
             raise error
         elif self._deadline == math.inf:
             if not error.busy and monotonic() >= begun_at + protocol.STORE_TIMEOUT_S:
@@ -183,12 +193,12 @@ class Attempt:
         return self._acquisition.again(Now.read())
 
     def _wait(self, wait: Wait) -> Steps[Step | None]:
-        """Wait for the target's next event; return the next step, None if the time is up."""
+        """Wait for the target's next event; return the next step, None: the time is up."""
         if self._report is None:
             self._report = WaitReport(self._acquisition.name, self._begun.monotonic)
             self._warn_of_own_lock()
         inbox = self._open_watch(wait.target, 0 if wait.from_now else wait.revision)
-        if self._is_given_up:  # `withdraw_in_background` may have found no inbox
+        if self._is_given_up:  # `withdraw_in_background` may have seen no inbox to wake
             raise GivenUp
         until = min(Deadline.after(POSITION_POLL_S), self._deadline)
         while True:
@@ -198,7 +208,7 @@ class Attempt:
             if event.gap:
                 self._watched = None  # `_open_watch` opens a new watch
                 break
-            if event.revision >= wait.revision:  # else the store's last answer shows it already
+            if event.revision >= wait.revision:  # else the store's last answer included it
                 if event.started:  # later than the answer: the watch may have missed an event
                     event = None
                 break
@@ -222,9 +232,9 @@ class Attempt:
                 yield from report.log_holder(self._acquisition.uuid, until)
 
     def _open_watch(self, target: WatchTarget, revision: int) -> Inbox:
-        """Return the inbox of a watch of the target, from a revision on or (0) from now.
+        """Watch the target from a revision on, or (0) from now; return the inbox of its events.
 
-        The ticket keeper renews the waiter's ticket from now on.
+        From now on the ticket keeper renews the waiter's ticket.
         """
         if self._inbox is not None:
             if self._watched == target:
@@ -273,28 +283,29 @@ class Attempt:
 
     def withdraw_in_background(self) -> None:
         """Withdraw; returns at once. Called by the scheduler's thread or an event loop."""
-        # This thread sets the flag, then reads the acquisition, the inbox and `_has_ended`. `steps`
-        # publishes each of them, then reads the flag. So at least one of them sees the other.
+        # This thread sets the flag, then reads the acquisition, the inbox and `_has_ended`. The
+        # thread in `steps` publishes each of them, then reads the flag. So at least one of the two
+        # threads sees the other's write.
         self._is_given_up = True
         self._acquisition.delivery.abandoned = True
         if (inbox := self._inbox) is not None:
             inbox.put(WatchEvent(0, gap=True))  # wakes the driver
         if not self._has_ended:
-            # The answer probably comes in a moment; then no tombstone is needed.
+            # The answer probably arrives soon, and then no tombstone is needed.
             scheduler.shared.after(LATE_ANSWER_S, self._withdraw_if_running)
         elif self.holding is not None:
             self._withdraw_now()
-        # Else it ended without the lock: the driver has withdrawn.
+        # Else `steps` ended without the lock, and has withdrawn.
 
     undo = withdraw_in_background
 
     def _withdraw_if_running(self) -> None:
-        """Withdraw now, with a tombstone; the driver withdraws again when it ends."""
+        """Withdraw now, with a tombstone; `steps` withdraws again when it ends."""
         if not self._has_ended:
             self._withdraw_now()
 
     def _withdraw_now(self) -> None:
-        # Set the flag, then withdraw: the store sends no take after it.
+        # With the flag set, the store begins no further try. So set it before the withdrawal.
         self._acquisition.delivery.abandoned = True
         if self.holding is not None:
             self.holding.release_in_background()

@@ -7,10 +7,10 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
+from typing import Generic, NoReturn, Protocol, TypeVar
 from uuid import uuid4
 
 from lockclient import default_store
@@ -48,12 +48,8 @@ from lockclient.stores import protocol
 from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.protocol import Guard, Inbox, MutexStore
 from lockclient.stores.requests import Read
-from lockclient.stores.settings import made_of
 from lockclient.threads.log_queue import get_logger
 from lockclient.threads.reentry import is_in_own_thread, own_thread_error
-
-if TYPE_CHECKING:
-    from lockclient.instruments.event_delivery import About, Instrument
 
 log = get_logger(__name__)
 
@@ -104,7 +100,7 @@ class BaseMutex(Generic[Held]):
         if store is None:
             default_store.prepare()
         else:
-            _require_store(store)
+            default_store.require_store(store)
         # Here, and not at the first acquisition: the first call takes a while.
         process_token(), user_name(os.geteuid()), container()
         self._given_store = store
@@ -122,59 +118,7 @@ class BaseMutex(Generic[Held]):
     # The error of an unknown keyword names this; `aio` has a copy with its own name.
     __init__.__qualname__ = "ClusterMutex.__init__"
 
-    @staticmethod
-    def setup(
-        url: str | None = None,
-        *,
-        endpoints: list[str] | tuple[str, ...] | None = None,
-        client: Any = None,
-        credentials: Any = None,
-        store: MutexStore | None = None,
-        instruments: Sequence[Instrument] | None = None,
-        about: About | None = None,
-        owner: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        **settings: Any,
-    ) -> None:
-        """Set once per process where the locks live, for mutexes without a store of their own.
-
-        Args:
-            url: like `etcd://host1:2379,host2:2379/clustermutex`, `gs://bucket/prefix` or
-                `valkey://host1,host2,host3/prefix`.
-            endpoints: like `["host1:2379", "host2:2379"]`, `https://` in front for TLS.
-            client: an `etcd3` client, whose connection, TLS and token are used. `etcd3` never
-                renews the token; with `user` and `password` it is renewed.
-            credentials: for `gs://`: an object of google-auth, or the path of a file of a service
-                account or user; if left out, those that Google's own programs find.
-            store: an open store in place of all that: what `open_store` returns, one of your own,
-                or `lockclient.testing.MemoryStore()`.
-            instruments: called with the events of this program's locks from now on, see
-                `lockclient.instruments`; `[]` ends it.
-            about: called without arguments in the caller's context before each acquisition. The
-                mapping of texts by names that it returns (a trace, a request) is written into the
-                lock as its context. It must not wait. Its errors are logged only.
-            owner, labels: of all locks of this process that have none of their own.
-            settings: fields of `lockclient.Settings`: root, cacert, cert, key, user, password, …;
-                all of them are for etcd.
-
-        The environment (`CLUSTERMUTEX_URL`, `ETCDCTL_*`) gives the rest. A call without a place
-        for the locks leaves that as it is.
-
-        Raises:
-            ValueError: a value is malformed, or a setting is unknown; then nothing is changed.
-        """
-        describe = default_store.described(instruments, about, owner, labels)
-        is_placed = bool(settings) or (url, endpoints, client, credentials) != (None,) * 4
-        if store is not None:
-            if is_placed:
-                raise ValueError("Give the store, or where it is, not both.")
-            default_store.swap_default(_require_store(store))
-        elif client is not None and (url is not None or endpoints is not None):
-            raise ValueError("Give the client, or where the members are, not both.")
-        elif is_placed or (instruments, about, owner, labels) == (None,) * 4:
-            made = made_of(url, endpoints, settings, with_client=client is not None)
-            default_store.set_default(made, client, credentials)
-        describe()
+    setup = staticmethod(default_store.setup)
 
     def locked(self) -> bool:
         """Return whether this object holds the lock, for any thread; no request."""
@@ -367,12 +311,6 @@ def require_queue(store: MutexStore) -> None:
 def held_by(seen: ReadResult) -> Holder | None:
     """Return the lock's holder; None: no client holds it, or it is broken, without a uuid."""
     return seen.holder if seen.holder is not None and seen.holder.uuid is not None else None
-
-
-def _require_store(store: MutexStore) -> MutexStore:
-    if not hasattr(store, "ask"):
-        raise ValueError(f"store must be what open_store() returns, not {store!r}.")
-    return store
 
 
 _hostname = socket.gethostname()

@@ -312,7 +312,7 @@ class Holding:
         if isinstance(outcome, NotHolder) and not (was_handed_over and outcome.removal is None):
             acquisition.note_unlock_refused(outcome)
         if acquisition.may_arrive_late and (withdraw := acquisition.start_withdrawal()):
-            self.store.background.clean_up(withdraw)  # a retry may still arrive
+            self.store.background.clean_up(withdraw)  # a take that was sent again may still arrive
         if acquisition.loss is not None:
             self._schedule_report()
             raise copy(acquisition.loss)

@@ -123,7 +123,7 @@ class Acquisition(Validity):
     """One acquisition of one lock, until it is held; then its `Validity`.
 
     Args:
-        holder: the record to write; each request renews its times.
+        holder: the record to write; each request renews its stamps.
         runtime: how its stamps are made.
         queue: whether to wait if the lock is not free.
         has_ticket_lease: whether a ticket costs no extra request, so that the first one may queue.
