@@ -3,7 +3,8 @@
 Another one of ours joins with one more line of `STORES`.
 
 A test that is about something that not every store can do says so by a mark, `needs("queue")`, and
-is not made for a store that can't.
+is not made for a store that can't. A test of what the library does alike over every store has the
+mark `any_store`: `make test` runs it over locks in memory, `make soak` over each store.
 """
 
 from __future__ import annotations
@@ -136,15 +137,23 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     ]
     if metafunc.module.__name__.endswith("test_service_answers"):
         able.remove("simulated etcd")  # it does not say of itself how it is
+    daily = {store: DAILY[store] for store in able}
+    if metafunc.definition.get_closest_marker("any_store") is not None:
+        daily = {"memory": ["threads", "asyncio"]}
     if "make" not in metafunc.fixturenames:
-        metafunc.parametrize("subject", able, indirect=True)
+        subjects = [pytest.param(store, marks=_soak_unless(store in daily)) for store in able]
+        metafunc.parametrize("subject", subjects, indirect=True)
         return
     pairs = [
-        pytest.param(store, driver, marks=() if driver in DAILY[store] else pytest.mark.soak)
+        pytest.param(store, driver, marks=_soak_unless(driver in daily.get(store, ())))
         for store in able
         for driver in ("threads", "asyncio")
     ]
     metafunc.parametrize(("subject", "make"), pairs, indirect=True)
+
+
+def _soak_unless(daily: bool) -> list[pytest.MarkDecorator]:
+    return [] if daily else [pytest.mark.soak]
 
 
 @pytest.fixture

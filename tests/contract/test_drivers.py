@@ -69,6 +69,7 @@ class TestGetting:
         assert (one.locked(), one.facts.healthy) == (False, False)
         assert other.holder() is None
 
+    @pytest.mark.any_store
     @pytest.mark.parametrize(
         ("how", "lasts"),
         [
@@ -93,6 +94,7 @@ class TestGetting:
             else:
                 assert record.auto_unlock_at - record.alive_at == pytest.approx(lasts)
 
+    @pytest.mark.any_store
     def test_with_holds_it_in_the_block_only(self, make: Make) -> None:
         """An exception of the block goes on as it is, and the lock is free."""
         one, error = make(), ValueError("mine")
@@ -107,6 +109,7 @@ class TestGetting:
         assert caught.value is error
         assert one.holder() is None
 
+    @pytest.mark.any_store
     def test_with_raises_where_acquire_returns_false(self, make: Make) -> None:
         """`LockTimeout` says which lock, how long, held by whom; and it survives pickling."""
         with make(reason="first") as held:
@@ -121,6 +124,7 @@ class TestGetting:
             assert f"held by {held.facts.record.describe()}" in str(error)
             assert "for 'first', since 2" in str(error)
 
+    @pytest.mark.any_store
     def test_as_a_decorator_each_call_holds_it(self, make: Make) -> None:
         """The function keeps its name, its arguments and its result."""
         one = make()
@@ -135,6 +139,7 @@ class TestGetting:
         assert (work.__name__, work.__doc__) == ("work", "Doc.")
         assert not one.locked()
 
+    @pytest.mark.any_store
     def test_a_job_runs_or_is_skipped(self, make: Make, caplog: pytest.LogCaptureFixture) -> None:
         """It never waits, whatever the mutex says; and the log says which it was, and why."""
         caplog.set_level(logging.INFO, "lockclient")
@@ -157,6 +162,7 @@ class TestGetting:
         assert skips.startswith("Skipping ")
         assert f"The lock 'x' is not free. It is held by {describes}" in skips
 
+    @pytest.mark.any_store
     def test_what_a_job_raises_is_not_taken_for_a_skip(self, make: Make) -> None:
         """Not even its own time limit for another lock."""
         error = LockTimeout("mine")
@@ -213,6 +219,7 @@ class TestGetting:
         tokens = [token, *(later for _, later in got)]
         assert tokens == sorted(set(tokens))
 
+    @pytest.mark.any_store
     def test_users_of_one_object_contend_for_it(self, make: Make) -> None:
         """It is no lock of a thread's or task's: the second one waits for the first."""
         one, inside, most = make(), [0], [0]
@@ -283,6 +290,7 @@ class TestGetting:
                 assert heir.facts.fencing_token > token
                 token = heir.facts.fencing_token
 
+    @pytest.mark.any_store
     def test_one_of_a_newer_format_is_left_alone(
         self, make: Make, ask: Ask, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -298,6 +306,7 @@ class TestGetting:
 
 
 class TestReleasing:
+    @pytest.mark.any_store
     def test_anyone_may_release_it_once(self, make: Make) -> None:
         """From another thread, another task that has the held lock; a second one is told off."""
         one = make()
@@ -308,6 +317,7 @@ class TestReleasing:
         with pytest.raises(LockNotHeld, match="'x' is not held by this object: release"):
             one.release()
 
+    @pytest.mark.any_store
     def test_of_many_that_release_one_succeeds(self, make: Make) -> None:
         """The others are told off."""
         one, told_off = make(), list[LockNotHeld]()
@@ -334,6 +344,7 @@ class TestReleasing:
                 call()
 
 
+@pytest.mark.any_store
 class TestArguments:
     @pytest.mark.parametrize(
         ("how", "error"),
@@ -470,6 +481,7 @@ class TestHolding:
         wait_until(lambda: one.holder() is None, what="the end of it")
         assert len(told) == 1
 
+    @pytest.mark.any_store
     def test_a_loss_does_not_hide_what_the_block_raised(self, make: Make, ask: Ask) -> None:
         """It becomes the cause; a loss that the block has met already is raised as it is."""
         error = ValueError("mine")

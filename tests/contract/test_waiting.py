@@ -1,4 +1,4 @@
-"""What a program is told that waits for a lock, over every store and by both drivers."""
+"""What a program that waits for a lock is told, by both drivers."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from tests.support.memory_store import MemoryStore
 from tests.support.processes import wait_until
 
 LOGGER = "lockclient.acquisition"
+pytestmark = pytest.mark.any_store
 
 
 @contextmanager
