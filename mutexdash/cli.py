@@ -13,7 +13,7 @@ from lockclient.service.lifecycle import EndSignal, serve
 from lockclient.service.logging_setup import configure_logging
 from lockclient.service.options import ServiceCommand, service_options, store_of
 from lockclient.stores.settings import Settings
-from mutexdash.app import Service
+from mutexdash.app import Options, Service
 from mutexdash.markup.cluster_label import COLOURS, ClusterLabel, read_title
 from mutexdash.security.access_flags import access_options, in_clear, read_access, read_link
 from mutexdash.web.trace_link import read_trace_url
@@ -58,23 +58,23 @@ def main(
 
     Every option can also be given as a variable, like MUTEXDASH_LISTEN; an option comes first.
     """
-    options = app_options(listen[0], **flags)
+    options = read_options(settings.url(), listen[0], **flags)
     configure_logging(log_level, log_format)
     disable_created_metrics()  # type: ignore[no-untyped-call]  # else one more for each counter
     end = EndSignal()
-    store = store_of(settings, poll)
-    service = Service(store, url=settings.url(), **options)
+    service = Service(store_of(settings, poll), options)
     server = service.server(listen)
     log.info("Listening on %s, showing the locks of %s.", server.url, settings.url())
-    if (why := in_clear(options["access"], listen[0])) is not None:
+    if (why := in_clear(options.access, listen[0])) is not None:
         log.warning("%s", why)
     service.start()
-    # The rest only reads, in threads that end with the process: waiting for them would be waiting
-    # for an etcd that does not answer, perhaps.
+    # `serve` waits for no other thread: those only read, and one may wait for a store that does not
+    # answer.
     serve(end, server, service.is_live, server.close)
 
 
-def app_options(
+def read_options(
+    url: str,
     host: str,
     *,
     title: str,
@@ -83,16 +83,7 @@ def app_options(
     runbook_url: str,
     trace_url: str,
     **flags: Any,
-) -> dict[str, Any]:
-    """Return what the flags say, as options of `create_app`.
-
-    Raises:
-        click.UsageError: see `read_access`, which takes the other flags and the address.
-    """
-    return {
-        "access": read_access(host=host, **flags),
-        "label": ClusterLabel(title, colour or ""),
-        "prometheus_url": prometheus_url,
-        "runbook_url": runbook_url,
-        "trace_url": trace_url,
-    }
+) -> Options:
+    """Return what the flags say; `flags` are those of `read_access`, and raise as it does."""
+    access, label = read_access(host=host, **flags), ClusterLabel(title, colour or "")
+    return Options(url, access, label, prometheus_url, runbook_url, trace_url)

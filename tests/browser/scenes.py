@@ -73,7 +73,11 @@ class Day:
         board.ahead = -ended
         if how:
             why = "worker hung" if how == "force-unlock" else "no heartbeat for 2 min"
-            board.store.removed(name, uuid, how=how, removed_by="ann@desk", why=why)
+            who = {"hostname": "worker-1" + AT, "pid": 811, "locked_at": time.time() - began}
+            by = {"removed_by": "ann@desk" if how == "force-unlock" else "watchdog-1:77"}
+            board.store.removed(
+                name, uuid, how=how, why=why, removed_at=time.time() - ended, **who, **by
+            )
         board.store.release(name)
         board.settle()
         board.ahead = 0.0
@@ -110,8 +114,8 @@ def ordinary_bad_day(day: Day) -> None:
 
     day.take("billing/invoice-run", 1505, "bill-3", 2207, "invoices of October, second attempt")
     day.take("half-written", 62, "web-1", 4711, "", alert_at="tomorrow")
-    moved = f"{time.time() + 86_400:.3f}"
-    day.take("deploy/eu", 62, "ci-runner-1", 44, "release 2026.11.4", auto_unlock_at=moved)
+    day.take("deploy/eu", 62, "ci-runner-1", 44, "release 2026.11.4")
+    day.board.store.write(("locks", "deploy/eu", "auto_unlock_at", None))
     day.take(
         "schema-migration", 9000, "db-admin", 66, "v41", alert=3600.0, unlock=None, actor="B",
         backtrace=MIGRATION,

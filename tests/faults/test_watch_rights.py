@@ -15,7 +15,7 @@ from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.overview.table import Table
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.protocol import WatchEvent, WatchTarget
-from mutexdash.app import create_app
+from mutexdash.app import Options, create_app
 from mutexdash.data.live import Live
 from tests.faults.conftest import Stores
 from tests.support.etcd_binary import Etcdctl, add_users, allow, etcdctl_of
@@ -82,7 +82,7 @@ def test_a_table_that_may_not_follow_says_so(
     store = stores(server.endpoint, root=ROOT, user="parts", password="parts")
     table = Table(store)
     table.start()
-    page = create_app(Live(table), store).test_client()
+    page = create_app(Live(table), store, Options()).test_client()
     unlocker = Unlocker(stores(server.endpoint, root=ROOT, user="parts", password="parts"))
     unlocker.start()
     try:

@@ -21,8 +21,8 @@ from lockclient.stores.requests import Remove, Request
 from lockclient.stores.service_protocol import Kind, Tickets
 from lockclient.stores.settings import Settings
 from lockclient.testing.lock_model import Entry
-from mutexdash.app import Service
-from mutexdash.cli import app_options, main
+from mutexdash.app import Options, Service
+from mutexdash.cli import main, read_options
 from tests.support.memory_store import MemoryStore
 
 URL = "etcd://127.0.0.1:2379/clustermutex"
@@ -124,12 +124,12 @@ class Compiled(BytecodeCache):
 TEMPLATES = Compiled()
 
 
-def options_of(flags: str) -> dict[str, Any]:
+def options_of(flags: str, url: str = URL) -> Options:
     """Return what flags of `mutexdash` ask for."""
     given = main.make_context("mutexdash", flags.split()).params
     host, _ = given["listen"]
-    return app_options(
-        host, **{name: value for name, value in given.items() if name not in NO_OPTIONS_OF_PAGES}
+    return read_options(
+        url, host, **{key: value for key, value in given.items() if key not in NO_OPTIONS_OF_PAGES}
     )
 
 
@@ -150,12 +150,11 @@ class Board:
         self.stopped: float | None = None
         self.service = Service(
             self.store,
-            url=URL,
+            options_of(flags),
             clock=self.now,
             ticks=lambda: self.later,
             background=False,
             rest=rest,
-            **options_of(flags),
         )
         self.app = self.service.app
         self.app.jinja_env.bytecode_cache = TEMPLATES
@@ -236,7 +235,7 @@ def served(service: Service) -> Iterator[str]:
 def dashboard(settings: Settings, flags: str = "") -> Iterator[str]:
     """Serve what `mutexdash` does with these settings and flags, in this process; yield its URL."""
     with closing(open_store(settings)) as store:
-        service = Service(store, url=settings.url(), **options_of(flags))
+        service = Service(store, options_of(flags, settings.url()))
         service.start()
         try:
             with served(service) as url:
