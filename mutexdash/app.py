@@ -41,7 +41,7 @@ _MAX_REMOVALS: Final = 1000
 
 @dataclass(frozen=True)
 class Options:
-    """What the flags say.
+    """The values of the flags.
 
     Attributes:
         url: the store's URL for people, without secrets.
