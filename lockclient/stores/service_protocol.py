@@ -65,11 +65,12 @@ class Batch:
 class WaitQueue:
     """The number of a lock's waiters, and the `first` of them, in order.
 
-    In a queue of more than some thousand waiters `first` has some of them.
+    Without `ordered` there are too many to find the first: these are some of them, and pages say so.
     """
 
     waiting: int
     first: tuple[Ticket, ...] = ()
+    ordered: bool = True
 
 
 class Tickets(NamedTuple):

@@ -137,7 +137,7 @@ def test_of_too_many_the_first_are_not_looked_for(
     for number in range(400):
         put({f"queue/a/{999 - number}": b"{}"})
     line = store.wait_queue("a", 10, soon())
-    assert (line.waiting, len(line.first)) == (400, 10)
+    assert (line.waiting, line.ordered, len(line.first)) == (400, False, 10)
 
 
 def test_the_newest_records_are_kept_and_all_are_counted(put: Put, store: ServiceStore) -> None:

@@ -88,7 +88,7 @@ class EtcdListing(OpenedStore):
             if looked >= MAX_QUEUE_KEYS:
                 break
         tickets = tuple(self._tickets_at(name, found, deadline))
-        return WaitQueue(max(waiting, looked), tickets)
+        return WaitQueue(max(waiting, looked), tickets, ordered=looked < MAX_QUEUE_KEYS)
 
     def tickets(self, limit: int, deadline: Deadline, actors: Collection[str] = ()) -> Tickets:
         found: list[Ticket] = []
