@@ -65,7 +65,7 @@ class Batch:
 class WaitQueue:
     """The number of a lock's waiters, and the `first` of them, in order.
 
-    Without `ordered` there are too many to find the first: these are some of them, and pages say so.
+    Without `ordered` there are too many to find the first: these are some, and pages say so.
     """
 
     waiting: int
