@@ -1,1 +1,1 @@
-"""The store in a bucket of Google Cloud Storage; nobody else knows of it."""
+"""The store in a bucket of Google Cloud Storage."""

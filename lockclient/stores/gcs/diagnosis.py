@@ -23,9 +23,9 @@ _SLOW_P99_S: Final = 1.0
 
 _PERMISSIONS: Final = {
     "create": "to take a lock",
-    "get": "to see who has one, and after an answer that was lost",
+    "get": "to read a lock, and after an answer that was lost",
     "update": "to push",
-    "delete": "to release, and to take over what another one left",
+    "delete": "to release, and to take a lock over a tombstone",
     "list": "to see that a lock is free, and for lists",
 }
 """Permissions on objects, and why each client needs them. (Without `list` a missing object is 403
@@ -56,10 +56,10 @@ def examine(client: HttpClient, read: Callable[[Read, Deadline], object]) -> Ite
     yield from _latency_findings(read)
 
 
-def _get(client: HttpClient, path: str, query: Mapping[str, Any]) -> dict[str, Any]:
+def _get(client: HttpClient, path: str, query: Mapping[str, Any]) -> Mapping[str, Any]:
     path = f"/storage/v1/b/{client.location.bucket}{path}"
     call = HttpRequest("GET", path, (200,), query=query)
-    return client.ask(call, Deadline.after(_REQUEST_TIMEOUT_S)).json()
+    return client.ask(call, Deadline.after(_REQUEST_TIMEOUT_S)).json
 
 
 def _lacking_permissions(client: HttpClient) -> list[str]:
@@ -99,7 +99,7 @@ def judged(settings: Mapping[str, Any], root: str, bucket: str) -> Iterator[Find
             "settings",
             ERROR,
             "The bucket keeps each object for a time (a retention policy, or holds): a lock "
-            "can't be given back before.",
+            "can't be released before.",
             "Use another bucket for locks, without retention and holds.",
         )
     rules = (settings.get("lifecycle") or {}).get("rule") or ()
@@ -133,7 +133,7 @@ _NONCURRENT_CONDITIONS: Final = {
 
 
 def may_delete(rule: Mapping[str, Any], prefix: str) -> bool:
-    """Tell whether a lifecycle rule may delete live objects whose names begin with the prefix."""
+    """Return whether a lifecycle rule may delete live objects whose names begin with the prefix."""
     if (rule.get("action") or {}).get("type") != "Delete":
         return False
     condition = rule.get("condition") or {}

@@ -15,7 +15,6 @@ from urllib3.exceptions import (
 )
 
 from lockclient.errors import StoreError, StoreUnavailable
-from lockclient.model.fields import json_object
 from lockclient.stores.common.network_errors import ADVICE, Cause, Reason, chain
 from lockclient.stores.gcs.wire.http_session import HttpAnswer
 
@@ -28,8 +27,8 @@ RETRYABLE_STATUSES = (TOO_MANY_REQUESTS, 408, 500, 502, 503, 504)
 """Statuses after which a request is sent again. After all but the first it is unknown whether it
 was done, or will be."""
 _CONFLICT: Final = 409
-"""Another client changed the object at the same time. Google wants a retry and does not say that
-the request was not done. So only a write that names a version is retried: the second one fails."""
+"""Another client changed the object at the same time. Google documents a retry, and not whether
+the request was done. So only a write that names a version is retried: the second one fails."""
 
 
 def effective_status(answer: HttpAnswer) -> int:
@@ -40,12 +39,12 @@ def effective_status(answer: HttpAnswer) -> int:
 
 
 def is_retryable(status: Exception | int, *, guarded: bool) -> bool:
-    """Tell whether a request is sent again; `guarded`: it is a write that names a version."""
+    """Return whether a request is sent again; `guarded`: it is a write that names a version."""
     return status in RETRYABLE_STATUSES or (guarded and status == _CONFLICT)
 
 
 def may_have_happened(error: Exception | int) -> bool:
-    """Tell whether a request that failed like this may have been done, or may still arrive."""
+    """Return whether a request that failed like this may have been done, or may still arrive."""
     if isinstance(error, int):
         return error != TOO_MANY_REQUESTS
     # Without a token or a connection nothing was sent; see `_Connection.connect`. A ProxyError
@@ -69,7 +68,7 @@ def cause_of(error: Exception | int, answer: HttpAnswer | None = None) -> Cause:
 
 def _message(answer: HttpAnswer) -> str:
     """Return Google's own text."""
-    error = (json_object(answer.body) or {}).get("error")
+    error = answer.json.get("error")
     message = error.get("message") if isinstance(error, dict) else None
     if not isinstance(message, str):
         message = answer.body[:200].decode(errors="replace")
@@ -77,12 +76,12 @@ def _message(answer: HttpAnswer) -> str:
 
 
 def is_bucket_missing(answer: HttpAnswer) -> bool:
-    """Tell whether the bucket was not found, and not an object in it."""
+    """Return whether the bucket was not found, and not an object in it."""
     return answer.status == 404 and "bucket does not exist" in _message(answer)
 
 
 def is_failed_precondition(answer: HttpAnswer, *, guarded: bool) -> bool:
-    """Tell whether a 412 means that the object has another version than a guarded write names.
+    """Return whether a 412 means that the object has another version than a guarded write names.
 
     A policy of the organization causes a 412 with another reason; emulators give no reason.
     """

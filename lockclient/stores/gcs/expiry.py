@@ -111,10 +111,9 @@ class Expiry:
         self, objects: GuardedObjects, listed: Holder, seen_at: float, state: ObjectState
     ) -> bool:
         """Remove a lock that is due, with its backtrace in the record; see "Races" above."""
-        body = objects.body(objects.names.lock(listed.name), state.version) if state.size else b""
-        if body is None:  # another client has it by now
+        holder = objects.holder(listed.name, state)
+        if holder is None:
             return True
-        holder = state.holder(listed.name, body)
         if not as_judged(holder, listed) or not self._is_due(holder, seen_at):
             return False
         by = f"taker@{socket.gethostname()}:{os.getpid()}"

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from lockclient.errors import StoreUnavailable
 from lockclient.model.clocks import Deadline
-from lockclient.model.holder import MAX_VALUE_BYTES
+from lockclient.model.holder import MAX_VALUE_BYTES, Holder
 from lockclient.stores.gcs import errors
 from lockclient.stores.gcs.keys import FIELDS, ObjectNames, ObjectState, Version
 from lockclient.stores.gcs.wire.http_client import HttpClient, HttpRequest
@@ -50,7 +50,7 @@ class GuardedObjects:
 
     def _read(self, name: str) -> ObjectState | None:
         answer = self._ask("GET", name, (200, 404), query={"fields": FIELDS})
-        return None if answer.status == 404 else ObjectState.from_resource(answer.json())
+        return None if answer.status == 404 else ObjectState.from_resource(answer.json)
 
     def head(self, name: str) -> ObjectState | None:
         """Return the object under a lock's name, without its body; None: there is none.
@@ -80,6 +80,11 @@ class GuardedObjects:
             query["generation"] = str(version.generation)
         answer = self._ask("GET", name, (200, 404), query=query, truncate_at=max_bytes + 1)
         return None if answer.status == 404 else answer.body
+
+    def holder(self, name: str, state: ObjectState) -> Holder | None:
+        """Return the holder of a lock with its whole `about`; None: another client has the lock."""
+        body = self.body(self.names.lock(name), state.version) if state.size else b""
+        return None if body is None else state.holder(name, body)
 
     def put(
         self,
@@ -118,7 +123,7 @@ class GuardedObjects:
             if once and self.delivery.ambiguous and not self.deadline.expired():
                 return None
             raise
-        return ObjectState.from_resource(answer.json()) if answer.status == 200 else None
+        return ObjectState.from_resource(answer.json) if answer.status == 200 else None
 
     def patch(
         self, name: str, metadata: Mapping[str, str] | Mapping[str, str | None], version: Version
@@ -132,7 +137,7 @@ class GuardedObjects:
             body=json.dumps({"metadata": metadata}).encode(),
             content_type="application/json; charset=UTF-8",
         )
-        return ObjectState.from_resource(answer.json()) if answer.status == 200 else None
+        return ObjectState.from_resource(answer.json) if answer.status == 200 else None
 
     def delete(self, name: str, version: Version | None = None) -> bool:
         """Delete that version, or any; False: another version, or none, is there."""

@@ -165,7 +165,7 @@ class ObjectState:
         return self.uuid is None and self.tombstone_uuid is None
 
     def is_of(self, holder: Holder) -> bool:
-        """Tell whether it is this holder's lock: by the generation if that is known.
+        """Return whether it is this holder's lock: by the generation if that is known.
 
         (A `uuid` that was written by hand may be unreadable.)
         """

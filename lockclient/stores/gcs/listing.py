@@ -83,8 +83,8 @@ class ObjectListing:
     ) -> Iterator[Sequence[StoredItem]]:
         """See `polling.Source`.
 
-        A removal that was only just decided shows the lock as before until the next poll: nobody is
-        to see that a lock was removed before its record can be read.
+        A removal that was only just decided shows the lock as before until the next poll: a removed
+        lock is to disappear after its record can be read, not before.
 
         Raises:
             StoreUnavailable: our own announcement is missing, or is an old one.
@@ -202,7 +202,7 @@ class ObjectListing:
             path = f"/storage/v1/b/{bucket}/o"
             call = HttpRequest("GET", path, (200,), query=query, max_bytes=MAX_PAGE_BYTES)
             answer = self._client.ask(call, deadline.within(0.0, _PAGE_TIMEOUT_S))
-            listing = answer.json()
+            listing = answer.json
             page = listing.get("items") or []
             objects, size = objects + len(page), size + len(answer.body)
             if objects > MAX_OBJECTS or size > MAX_LISTING_BYTES:

@@ -56,10 +56,10 @@ def remove(objects: GuardedObjects, request: Remove) -> Version | ObjectState | 
 
 def complete(objects: GuardedObjects, name: str, state: ObjectState) -> Removal | None:
     """Complete a removal that was decided; None: another client has done it."""
-    body = objects.body(objects.names.lock(name), state.version) if state.size else b""
-    if body is None:
+    holder = objects.holder(name, state)
+    if holder is None:
         return None
-    removal = decided_removal(state.holder(name, body), state.decision or "")
+    removal = decided_removal(holder, state.decision or "")
     recorded = '"recorded": false' not in (state.decision or "")
     _finish(objects, removal, state.version, recorded=recorded)
     return removal

@@ -39,7 +39,7 @@ checks the access token when a request arrives, and by then it has expired.
 
 A late take over a tombstone names its version: a withdrawal uploads another one in its place.
 
-**3. Answers to callers that have gone.** If a task is cancelled or a thread interrupted, the thread
+**3. Callers that stop waiting.** If a task is cancelled or a thread interrupted, the thread
 that sends its take goes on to the end of its try, and a withdrawal waits a moment for it
 (`Delivery.answered`). After an answer nothing can arrive late, and no tombstone is left.
 
@@ -196,7 +196,7 @@ def _taken(
 
 
 def _is_uuid_spent(objects: GuardedObjects, name: str, uuid: str, state: ObjectState) -> bool:
-    """Tell whether this uuid had the lock and lost it, or was withdrawn."""
+    """Return whether this uuid had the lock and lost it, or was withdrawn."""
     if state.tombstone_uuid == uuid:
         return True
     # After an unanswered create it may have had the lock, and others after it.
@@ -305,7 +305,7 @@ def _withdraw(objects: GuardedObjects, request: requests.Withdraw) -> Outcome:
 
 
 def _was_answered(takes: requests.Delivery | None, deadline: Deadline) -> bool:
-    """Wait a moment for the answer to a take whose caller has gone; False: there is none."""
+    """Wait a moment for the answer to a take whose caller stopped waiting; False: there is none."""
     if takes is None:
         return False
     until = deadline.within(0.0, SETTLE_TIMEOUT_S)
@@ -330,19 +330,15 @@ def _leave_tombstone(
 
 
 def _read(objects: GuardedObjects, request: requests.Read) -> Outcome:
-    where = objects.names.lock(request.name)
+    state = objects.head(objects.names.lock(request.name))
     holder, removal = None, None
-    for _ in range(MAX_ROUNDS):
-        state = objects.head(where)
-        if state is None or state.uuid is None:
-            break
-        body = objects.body(where, state.version) if state.size else b""
-        if body is None:  # another client has the lock by now
-            continue
-        holder = state.holder(request.name, body)
+    if state is not None and state.uuid is not None:
+        # Without a body another client has the lock by now: the metadata held when they were read.
+        whole = objects.holder(request.name, state)
+        holder = whole or state.holder(request.name)
         if state.decision is not None:  # nobody holds it any more
-            removal, holder = decided_removal(holder, state.decision), None
-        break
+            removal = None if whole is None else decided_removal(whole, state.decision)
+            holder = None
     if request.uuid is None:
         removal = None
     elif removal is None or removal.holder.uuid != request.uuid:

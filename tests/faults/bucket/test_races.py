@@ -13,7 +13,7 @@ from lockclient.stores.outcomes import NotHolder, Taken
 from lockclient.stores.requests import Push, Remove, Take, Unlock, Withdraw
 from lockclient.stores.service_protocol import ServiceStore
 from tests.contract.asking import NAME, holder, removal
-from tests.support.bucket.server import DROP, BucketServer
+from tests.support.bucket.server import DROP, Answer, BucketServer
 from tests.support.bucket_store import OBJECT, settings_of
 from tests.support.locks import PATIENCE, ask, has, removal_of, take
 from tests.support.processes import wait_until
@@ -82,3 +82,13 @@ class TestContention:
             assert not server.bucket.refused
             held.release()
             store.close()
+
+
+def test_a_read_of_a_lock_that_changes_hands_shows_a_holder(
+    server: BucketServer, store: ServiceStore
+) -> None:
+    """The holder of its first request, though the second one finds that generation replaced."""
+    mine, _ = take(store)
+    gone = Answer(404, b"{}", {"Content-Type": "application/json"})
+    server.instead = lambda asked: gone if asked.query.get("alt") == "media" else None
+    assert has(store) == mine

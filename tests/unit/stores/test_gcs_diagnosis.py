@@ -24,7 +24,7 @@ def deleting(**condition: Any) -> dict[str, Any]:
             {"softDeletePolicy": {"retentionDurationSeconds": "604800"}},
             {"keeps deleted objects for 7 days (soft delete)": WARNING},
         ),
-        ({"defaultEventBasedHold": True}, {"can't be given back": ERROR}),
+        ({"defaultEventBasedHold": True}, {"can't be released": ERROR}),
         # A rule harms if it may delete the live version of what is named like a lock.
         (deleting(age=3), {"deletes locks, even held ones: age 3.": ERROR}),
         (deleting(), {"without a condition": ERROR}),

@@ -199,11 +199,11 @@ class HttpClient:
                     break
                 if len(body) > call.max_bytes:
                     raise OSError(f"the answer has more than {call.max_bytes} bytes")
-        answer = HttpAnswer(response.status_code, bytes(body))
+        json = json_object(bytes(body))
+        answer = HttpAnswer(response.status_code, bytes(body), json or {})
         # A deletion has no content, and an emulator's 404 may have no JSON.
         has_json = {200: call.method != "DELETE", 404: self._tokens is not None}
-        is_checked = has_json.get(answer.status, False) and not call.truncate_at
-        if is_checked and json_object(answer.body) is None:
+        if json is None and has_json.get(answer.status, False) and not call.truncate_at:
             # A page of a proxy or load balancer: the bucket has not answered.
             return None, ValueError("the answer is no JSON")
         if answer.status in call.expected:  # else a proxy may have answered, by its own clock
@@ -219,10 +219,11 @@ class HttpClient:
 
     def _log_outage(self, trouble: Cause | None) -> None:
         """Log the begin and the end of an outage, or of a pause for a busy bucket, once each."""
-        down, where = self._outage, self.location.url()
+        down = self._outage
         if (trouble is None) == (down is None):
             return
         self._outage = None if trouble is None else (monotonic(), trouble.reason is Reason.BUSY)
+        where = self.location.url()
         if down is not None:
             does = "takes requests" if down[1] else "answers"
             log.warning("%s %s again after %.1f s.", where, does, monotonic() - down[0])

@@ -15,8 +15,8 @@ version, and `tests/unit/house/test_requirements.py` checks that urllib3 calls i
 from __future__ import annotations
 
 import io
-import json
 import socket
+from collections.abc import Mapping
 from http.client import HTTPResponse
 from typing import Any, NamedTuple
 
@@ -29,14 +29,11 @@ from lockclient.model.clocks import Deadline
 
 
 class HttpAnswer(NamedTuple):
-    """An answer of the bucket."""
+    """An answer of the bucket; `json` is empty if the body is no JSON object."""
 
     status: int
     body: bytes
-
-    def json(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.body)
-        return found
+    json: Mapping[str, Any]
 
 
 _MAX_CONNECTIONS = 100
