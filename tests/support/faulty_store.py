@@ -42,8 +42,8 @@ def poison(_: Remover, item: Any, *__: Any) -> None:
 
 FAULTS: dict[str, tuple[Any, Any, Any]] = {
     "table fails": (Table, Table._apply, fail),
-    "watch fails": (WatchStream, WatchStream._take, fail),
-    "watch is silent": (WatchStream, WatchStream._take, None),
+    "watch fails": (WatchStream, WatchStream._handle, fail),
+    "watch is silent": (WatchStream, WatchStream._handle, None),
     "removal fails": (Remover, Remover._remove, poison),
     "sweep hangs": (Unlocker, Unlocker._sweep, hang),
     "scheduler dies": (BaseScheduler, BaseScheduler._process_jobs, fail),

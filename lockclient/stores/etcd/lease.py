@@ -1,4 +1,4 @@
-"""Leases: tickets expire with their process, records after their retention, heartbeats soon."""
+"""Leases of etcd: tickets, announcements, tombstones and removal records expire by them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from lockclient.threads.reentry import briefly
 
 
 class Lease:
-    """One lease, granted at first need and again when it was lost.
+    """One lease, granted at first need and again after a loss.
 
     Args:
         channels: how to reach etcd.
         ttl: seconds for which it is granted.
-        reuse: seconds of its time that must be left for it to be used without renewal.
-        renewed: whether one with less time left is renewed, because of what is bound to it, and
-            not left to its end beside a new one.
+        reuse: `get` uses a lease that has at least these seconds left.
+        renewed: True: `get` extends a lease with less time left; False: it asks for a new one, and
+            the old one expires.
     """
 
     def __init__(
@@ -35,40 +35,40 @@ class Lease:
         self._renewed = renewed
         self._lock = threading.Lock()
         self.id = 0
-        self._lost = False  # and nobody has been told
-        # On our clock and from before the request was sent: never later than etcd's own view.
+        self._is_lost = False  # not reported by `extend` yet
+        # By our clock, counted from before the request: never later than by etcd's.
         self.usable_until = -math.inf
         """Before this monotonic time `get` costs no request."""
 
     def get(self, deadline: Deadline) -> int:
-        """Return the lease's id, of a new one if there is none with enough time left.
+        """Return the id of the lease, a new one if none has enough time left.
 
         Raises:
             WireError: etcd refuses it.
             StoreUnavailable: etcd did not answer by the deadline.
         """
-        # Without a lock: behind it everyone would wait for the time limits of everyone else.
-        if monotonic() > self.usable_until and not (self._renewed and self._renew(deadline)):
+        # Without a lock, behind which callers would wait for the deadlines of others.
+        if monotonic() > self.usable_until and not (self._renewed and self._keep_alive(deadline)):
             sent_at = monotonic()
             grant = wire.LeaseGrant(ttl=math.ceil(self._ttl))
             answer = self._channels.call(GRANT, grant, deadline)
             with briefly(self._lock):
-                # Several may have asked at once. Then the first one stands, because tickets may be
-                # bound to it, and the others end by themselves.
+                # Of several answers the first one counts, because tickets may be bound to its
+                # lease; the other leases expire.
                 if monotonic() > self.usable_until:
                     self.id, self.usable_until = answer.id, sent_at + answer.ttl - self._reuse
         return self.id
 
-    def keep(self, deadline: Deadline) -> bool:
-        """Renew it; False if it was never granted, or if one was lost since this was last asked.
+    def extend(self, deadline: Deadline) -> bool:
+        """Extend it; return False if there is none, or if one was lost since the last call.
 
-        Also if there is a new one by now: what was bound to the one before is gone.
+        Keys that were bound to a lost lease are gone, even if there is a new lease by now.
         """
-        kept = self._renew(deadline)  # if it raises, the caller asks again
-        lost, self._lost = self._lost, False
-        return kept and not lost
+        is_alive = self._keep_alive(deadline)  # if it raises, the caller tries again
+        was_lost, self._is_lost = self._is_lost, False
+        return is_alive and not was_lost
 
-    def _renew(self, deadline: Deadline) -> bool:
+    def _keep_alive(self, deadline: Deadline) -> bool:
         number = self.id
         if not number:
             return False
@@ -86,13 +86,13 @@ class Lease:
         return True
 
     def forget(self, number: int) -> None:
-        """Take note that etcd does not know this lease any more."""
+        """Note that etcd does not know this lease any more."""
         if self.id == number:
             self.id, self.usable_until = 0, -math.inf
-            self._lost = True
+            self._is_lost = True
 
     def revoke(self, deadline: Deadline) -> None:
-        """Give it back, and with it every key that is bound to it."""
+        """End it, which deletes every key that is bound to it."""
         number = self.id
         self.forget(number)
         if number:

@@ -15,7 +15,7 @@ from lockclient.model.ticket import Ticket
 from lockclient.stores.common.lifecycle import OpenedStore
 from lockclient.stores.etcd.errors import ErrorKind
 from lockclient.stores.etcd.keys import Keys, segment_of
-from lockclient.stores.etcd.requests import getting
+from lockclient.stores.etcd.requests import reading
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.channels import Channels
 from lockclient.stores.etcd.wire.failover import FIRST_TRY_S, WireError, as_store_error
@@ -31,16 +31,15 @@ from lockclient.stores.service_protocol import (
 )
 
 MAX_QUEUE_KEYS = 5000
-"""Tickets of one line among which the first ones are looked for: some twenty requests."""
+"""Tickets of one queue that are read to find the first ones, in some twenty requests."""
 FULL_PAGE_TIMEOUT_S = FIRST_TRY_S
-"""Of a page of more keys than are sure to fit: one try."""
+"""Seconds for a page of more than `SAFE_KEYS` keys: one try."""
 MAX_TICKET_BYTES = 4_000_000
-"""Bytes of tickets that are read at a time: several times what ten thousand of ours would be, and
-no more, whatever others have written into theirs."""
+"""Bytes of tickets that are read at a time, more than ten thousand of our own have."""
 PAGE_TIMEOUT_S = 60.0
-"""For who reads very many is done when he is done, as long as it goes on."""
+"""Seconds for any other page, so that a long listing may take as long as it makes progress."""
 KEYS_ONLY: tuple[Kind, ...] = ("queue", "withdrawn", "code")
-"""Of which the keys and revisions say all that a service wants of so many."""
+"""Kinds of which services need only the keys and revisions."""
 
 
 class EtcdListing(OpenedStore):
@@ -78,17 +77,16 @@ class EtcdListing(OpenedStore):
         span = self._keyspace.keys_of(name).queue
         counting = wire.Range(key=span[0], range_end=span[1], count_only=True)
         waiting = int(self._call(RANGE, counting, deadline).count)
-        # By the keys alone, page by page: to have etcd put them in order would mean that it reads
-        # them all, whatever stands in them, each time that somebody looks.
+        # Keys alone, page by page: to sort them etcd would read all of them with their values.
         found: list[tuple[int, bytes]] = []
-        looked = 0
+        read = 0
         for answer in self._pages(span, deadline, keys_only=True) if waiting else ():
             keys = ((kv.create_revision, kv.key) for kv in answer.kvs)
-            found, looked = nsmallest(limit, chain(found, keys)), looked + len(answer.kvs)
-            if looked >= MAX_QUEUE_KEYS:
+            found, read = nsmallest(limit, chain(found, keys)), read + len(answer.kvs)
+            if read >= MAX_QUEUE_KEYS:
                 break
         tickets = tuple(self._tickets_at(name, found, deadline))
-        return WaitQueue(max(waiting, looked), tickets, ordered=looked < MAX_QUEUE_KEYS)
+        return WaitQueue(max(waiting, read), tickets, ordered=read < MAX_QUEUE_KEYS)
 
     def tickets(self, limit: int, deadline: Deadline, actors: Collection[str] = ()) -> Tickets:
         found: list[Ticket] = []
@@ -111,9 +109,9 @@ class EtcdListing(OpenedStore):
     def _tickets_at(
         self, name: str, places: Sequence[tuple[int, bytes]], deadline: Deadline
     ) -> Iterator[Ticket]:
-        """Read these tickets, as far as they are there still; a few at a time, as pages are."""
+        """Read the tickets that still exist, `SAFE_KEYS` in each request."""
         for start in range(0, len(places), SAFE_KEYS):
-            txn = getting(key for _, key in places[start : start + SAFE_KEYS])
+            txn = reading(key for _, key in places[start : start + SAFE_KEYS])
             for answer in self._call(TXN, txn, deadline).responses:
                 for kv in answer.range.kvs:
                     value = kv.value if len(kv.value) <= MAX_VALUE_BYTES else b""
@@ -121,7 +119,7 @@ class EtcdListing(OpenedStore):
                     yield Ticket.read(name, uuid, value, kv.create_revision)
 
     def _changes(self, found: Iterable[tuple[Any, int]]) -> tuple[Change, ...]:
-        """Return what these keys and values say, each with what happened to it."""
+        """Return the changes of our keys; each comes with its event, a put or a deletion."""
         parse, deleted = self._keyspace.parse, wire.WatchEvent.DELETE
         return tuple(
             Change(
@@ -137,7 +135,7 @@ class EtcdListing(OpenedStore):
     def _pages(
         self, span: tuple[bytes, bytes], deadline: Deadline, revision: int = 0, **how: Any
     ) -> Iterator[wire.RangeAnswer]:
-        """Read a range in pages, at a revision, or all at that of the first page."""
+        """Read a range in pages, at a revision, or at that of the first page."""
         pages, going_on = Pages(span, MAX_KEYS_UNSEEN if how.get("keys_only") else None), True
         while going_on:
             page = wire.Range(
@@ -152,8 +150,8 @@ class EtcdListing(OpenedStore):
             try:
                 answer = self._shielded(RANGE, page, limit)
             except StoreUnavailable:
-                # It may be so large that etcd takes long to make it: each further try of it would
-                # have etcd make it once more. Where etcd is away few are as good as many.
+                # It may be so large that etcd takes long to make it, and each try would have etcd
+                # make it once more. If etcd is unreachable, the limit does not matter.
                 if many and not deadline.expired() and pages.ask_for_fewer():
                     continue
                 raise

@@ -21,7 +21,6 @@ from lockclient.stores import outcomes, requests
 from lockclient.stores.etcd.keys import Keys, LockKeys, segment_of
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.outcomes import Outcome
-from lockclient.stores.service_protocol import Change
 
 if TYPE_CHECKING:
     from google.protobuf.internal.containers import RepeatedCompositeFieldContainer
@@ -38,8 +37,9 @@ class Plan(SimpleNamespace):  # made without a call of Python's, as two are in e
     """One request: the transaction to send, and the function that reads its answer.
 
     Attributes:
-        read: returns the outcome of an answer, and of whether an earlier sending may have happened.
-        lease: which lease the transaction needs, if any.
+        read: returns the outcome of an answer; its second argument says whether an earlier sending
+            of the request may have happened.
+        lease: the lease that the transaction needs, if any.
         bound: the puts that need it.
     """
 
@@ -70,11 +70,11 @@ def _take_or_queue(keyspace: Keys, request: requests.TakeOrQueue) -> Plan:
     _require_free(txn, keys)
     txn.compare.add(target=VERSION, key=keys.tombstone(uuid), version=0)
     _put_holder(txn.success, keys, request.holder)
-    # Why nested: if an earlier sending took the lock, this one must not queue behind itself.
+    # Nested: if an earlier sending took the lock, this one must not queue behind it.
     free = txn.failure.add().txn
     free.compare.add(target=VALUE, key=keys.uuid, value=uuid.encode())
     earlier = _get(free.success, keys.uuid)
-    # And nested again: if it was given up or removed meanwhile, it must not queue at all.
+    # Nested again: if the acquisition was withdrawn or removed meanwhile, it must not queue.
     queue = free.failure.add().txn
     queue.compare.add(target=VERSION, key=keys.tombstone(uuid), version=0)
     put = _put(queue.success, keys.ticket(uuid), request.ticket.value())
@@ -93,7 +93,7 @@ def _take_or_queue(keyspace: Keys, request: requests.TakeOrQueue) -> Plan:
             return outcomes.Refused(None, revision, uuid_spent=True)
         own, last = ticket(answer).kvs[0], youngest(answer)
         # Normally the two youngest tickets are the own one and its predecessor. After a second
-        # sending others may have come behind: then the predecessor has to be looked up.
+        # sending there may be younger ones: then the caller reads its position.
         is_last = last.kvs[0].key == own.key
         ahead = segment_of(last.kvs[1].key) if is_last and len(last.kvs) > 1 else None
         return outcomes.Queued(
@@ -124,12 +124,12 @@ def _get_position(keyspace: Keys, request: requests.GetPosition) -> Plan:
         stands = bool(own) and own[0].create_revision == request.ticket_revision
         predecessor, ambiguous = segment_of(found[0].key) if found else None, False
         if request.predecessor_deleted_at is not None:
-            # The predecessor's ticket went and the uuid came in one transaction: it got the lock,
-            # so nobody else is ahead. Anything else: it died or gave up, and somebody may be.
+            # If one transaction deleted the predecessor's ticket and wrote its uuid, it got the
+            # lock, so no other waiter is ahead. Else it withdrew, and another one may be ahead.
             got_it = bool(found) and found[0].mod_revision == request.predecessor_deleted_at
             winner = _value(ahead(answer)) if got_it else None
             predecessor, ambiguous = None, winner != unquote(request.predecessor or "")
-        elif request.predecessor is not None:  # it may be another one by that name, that came later
+        elif request.predecessor is not None:  # a later ticket may have the same name
             ambiguous = not found or found[0].create_revision > request.ticket_revision
         revision = answer.header.revision
         return outcomes.Position(stands, predecessor, _value(holder(answer)), revision, ambiguous)
@@ -158,7 +158,7 @@ def _claim(keyspace: Keys, request: requests.Claim) -> Plan:
 
 def _reclaim(keyspace: Keys, request: requests.Reclaim) -> Plan:
     txn, keys, uuid = wire.Txn(), keyspace.keys_of(request.holder.name), request.holder.uuid or ""
-    # The very acquisition that was looked at: what `about` said of it was written with it.
+    # Compare the revision, too: the caller has judged the `about` of that very acquisition.
     txn.compare.add(target=VALUE, key=keys.uuid, value=(request.previous.uuid or "").encode())
     txn.compare.add(target=MOD, key=keys.uuid, mod_revision=request.previous.fencing_token)
     txn.compare.add(target=VERSION, key=keys.tombstone(uuid), version=0)
@@ -178,7 +178,7 @@ def _read_taken(
     return outcomes.Refused(_value(found), answer.header.revision)
 
 
-# ---------------------------------------------------------------- having
+# ---------------------------------------------------------------- holding
 
 
 def _push(keyspace: Keys, request: requests.Push) -> Plan:
@@ -186,9 +186,8 @@ def _push(keyspace: Keys, request: requests.Push) -> Plan:
     alert_at, unlock_at = map(keys.subkey, STAMPS)
     stamp = format_stamp(request.stamps.alert_at)
     txn.compare.add(target=VALUE, key=keys.uuid, value=request.uuid.encode())
-    # A member that was frozen may deliver it after later ones, and a person may have written a
-    # later time by hand: revisions tell who came after whom, times don't. A stamp that somebody
-    # deleted has revision 0, and is made good.
+    # A frozen member may deliver a push after later ones, and a person may have written a later
+    # stamp. So revisions are compared and not times. A deleted stamp has revision 0.
     txn.compare.add(result=LESS, target=MOD, key=alert_at, mod_revision=request.revision + 1)
     _put(txn.success, alert_at, stamp)
     if request.stamps.auto_unlock_at is not None:
@@ -236,8 +235,7 @@ def _withdraw(keyspace: Keys, request: requests.Withdraw) -> Plan:
 
     if not request.tombstone:
         return Plan(txn=txn, read=read)
-    # A member that was frozen may pass on a take hours later, as soon as it runs again: no waiting
-    # is long enough, so from now on it finds this tombstone.
+    # A frozen member may deliver a take hours later, when it runs again. So it finds a tombstone.
     tombstone = keys.tombstone(request.uuid)
     puts = [_put(branch, tombstone, "") for branch in (txn.success, txn.failure)]
     return Plan(txn=txn, read=read, lease="tombstones", bound=puts)
@@ -249,7 +247,7 @@ def _withdraw(keyspace: Keys, request: requests.Withdraw) -> Plan:
 def _read(keyspace: Keys, request: requests.Read) -> Plan:
     name, uuid = request.name, request.uuid
     txn, keys = wire.Txn(), keyspace.keys_of(name)
-    # One by one, and not their range: whatever others have put there besides, it does not come.
+    # Each key by itself: the range may have large keys of other clients.
     parts = {part: _get(txn.success, keys.subkey(part)) for part in SUBKEYS}
     queue = _get(txn.success, *keys.queue) if request.waiters else None
     record = None if uuid is None else _get(txn.success, keys.removal(uuid))
@@ -277,7 +275,7 @@ def _remove(keyspace: Keys, request: requests.Remove) -> Plan:
     removal = request.removal
     name, uuid = removal.holder.name, removal.holder.uuid or ""
     txn, keys = wire.Txn(), keyspace.keys_of(name)
-    if "uuid" in removal.holder.problems:  # what is there can't be read, but told apart
+    if "uuid" in removal.holder.problems:  # its value can't be read, but its revision compared
         txn.compare.add(target=MOD, key=keys.uuid, mod_revision=removal.holder.fencing_token)
     else:
         txn.compare.add(target=VALUE, key=keys.uuid, value=uuid.encode())
@@ -289,9 +287,9 @@ def _remove(keyspace: Keys, request: requests.Remove) -> Plan:
     if request.recorded:
         puts.append(_put(txn.success, keys.removal(uuid), record.value()))
         if backtrace:
-            # Put again by each removal, it lives as long as the last record that speaks of it.
+            # Each removal writes it again, so that it expires with the last record that names it.
             puts.append(_put(txn.success, keyspace.code(record.code), backtrace))
-        # A take of it that was sent twice may arrive again: its uuid must not hold again.
+        # A take that was sent twice may arrive again, and must not take the lock.
         puts.append(_put(txn.success, keys.tombstone(uuid), ""))
     holder, written = _get(txn.failure, keys.uuid), _get(txn.failure, keys.removal(uuid))
 
@@ -321,36 +319,8 @@ PLANS: Final[dict[type[requests.Request], Callable[[Keys, Any], Plan]]] = {
 # ---------------------------------------------------------------- of services
 
 
-def forgetting(keyspace: Keys, change: Change) -> wire.Txn:
-    """Return what deletes a record, tombstone or code, unless it was written again.
-
-    Sent twice it deletes nothing more: the revision is gone.
-    """
-    txn = wire.Txn()
-    if change.kind == "code":
-        key = keyspace.code(change.name)
-    else:
-        keys = keyspace.keys_of(change.name)
-        key = {"removed": keys.removal, "withdrawn": keys.tombstone}[change.kind](change.part)
-    txn.compare.add(target=MOD, key=key, mod_revision=change.revision)
-    _delete(txn.success, key)
-    return txn
-
-
-def writing_at(key: bytes, value: bytes, revision: int) -> wire.Txn:
-    """Return what writes a key unless it was written after that revision; 0: it is not there.
-
-    Sent twice it changes nothing more, and says that it did nothing.
-    """
-    txn = wire.Txn()
-    txn.compare.add(target=MOD, key=key, mod_revision=revision)
-    put = txn.success.add().put
-    put.key, put.value = key, value
-    return txn
-
-
-def getting(keys: Iterable[bytes]) -> wire.Txn:
-    """Return what reads these keys, each an answer of its own."""
+def reading(keys: Iterable[bytes]) -> wire.Txn:
+    """Return the reads of these keys, with an answer for each."""
     txn = wire.Txn()
     for key in keys:
         _get(txn.success, key)
@@ -358,15 +328,15 @@ def getting(keys: Iterable[bytes]) -> wire.Txn:
     return txn
 
 
-# ---------------------------------------------------------------- small parts
+# ---------------------------------------------------------------- parts of a transaction
 #
-# They add to the message in place, which takes a third of the time of nested constructors.
+# They add to the message in place: nested constructors take three times as long.
 
 
 def _require_free(txn: wire.Txn, keys: LockKeys) -> None:
-    """Compare that nobody has the lock, and that nobody waits for it."""
-    # The order matters: etcd stops at the first comparison that fails, and the one over the range
-    # costs as much as the queue is long. Behind a held lock's uuid it costs nothing.
+    """Compare that the lock has neither a holder nor waiters."""
+    # etcd stops at the first comparison that fails. The one over the range costs more with each
+    # waiter, so it comes second: for a held lock it costs nothing.
     txn.compare.add(target=VERSION, key=keys.uuid, version=0)
     first, end = keys.queue
     txn.compare.add(target=CREATE, key=first, range_end=end, create_revision=0)
@@ -375,7 +345,7 @@ def _require_free(txn: wire.Txn, keys: LockKeys) -> None:
 def _put_holder(operations: _Operations, keys: LockKeys, holder: Holder) -> None:
     prefix = keys.lock[0]
     if holder.auto_unlock_at is None:
-        # "Never" is said by its absence: one that a careless client has left must not speak for us.
+        # No stamp means "never": another client may have left one.
         _delete(operations, prefix + b"auto_unlock_at")
     for part, value in holder.subkeys().items():
         put = operations.add().put
@@ -394,7 +364,7 @@ def _delete(operations: _Operations, key: bytes, range_end: bytes = b"") -> None
 
 
 def _get(operations: _Operations, key: bytes, range_end: bytes = b"", revision: int = 0) -> _Reader:
-    """Add a range; return what reads its answer."""
+    """Add a range; return the reader of its answer."""
     index = len(operations)
     get = operations.add().range
     get.key, get.range_end, get.revision = key, range_end, revision
@@ -402,7 +372,7 @@ def _get(operations: _Operations, key: bytes, range_end: bytes = b"", revision: 
 
 
 def _get_youngest(operations: _Operations, keys: LockKeys, limit: int, before: int = 0) -> _Reader:
-    """Read the youngest tickets, with `before` those that were created before that revision."""
+    """Add a read of the youngest tickets, of those created before revision `before` if given."""
     read = _get(operations, *keys.queue)
     youngest = operations[-1].range
     youngest.limit = limit
@@ -413,12 +383,11 @@ def _get_youngest(operations: _Operations, keys: LockKeys, limit: int, before: i
 
 
 def _send_through_raft(txn: wire.Txn) -> None:
-    """Add a transaction of nothing to one that only reads, so that etcd sends it through raft.
+    """Add an empty transaction to one that only reads, so that etcd sends it through raft.
 
-    One that it sees to be read-only is cancelled with its client, and before 3.4.23 and 3.5.7 that
-    ends the whole server: a client that is killed, or gives up, at the wrong moment is enough
-    (etcd-io/etcd #14110, #14891). It costs the members a write to their logs, and no revision. The
-    reads themselves stay outside of it: 3.4 does not check the rights to what is inside.
+    etcd cancels a read-only transaction when its client is killed or gives up, and before 3.4.23
+    and 3.5.7 that ends the server (etcd-io/etcd #14110, #14891). Members write it to their logs;
+    it makes no revision. The reads stay outside of the empty one: 3.4 checks no rights inside.
     """
     txn.success.add().txn.SetInParent()
 

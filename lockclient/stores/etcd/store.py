@@ -21,7 +21,7 @@ from lockclient.stores.etcd.keys import Keys
 from lockclient.stores.etcd.lease import Lease
 from lockclient.stores.etcd.listing import EtcdListing
 from lockclient.stores.etcd.location import EtcdLocation
-from lockclient.stores.etcd.requests import PLANS, Plan, forgetting, writing_at
+from lockclient.stores.etcd.requests import PLANS, Plan
 from lockclient.stores.etcd.wire import fork_safety
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.async_channels import AioChannels
@@ -40,16 +40,15 @@ if TYPE_CHECKING:
 
 LEASE_REUSE_S = 3600
 TOMBSTONE_TTL_S = 86400
-"""Seconds that a tombstone stays: a take of the acquisition that is still in flight does nothing
-when it arrives."""
+"""Seconds that a tombstone stays, in which it disarms a late take."""
 
 
 class EtcdStore(EtcdListing):
     """A `ServiceStore` on an etcd cluster. Nothing is sent before it is first asked.
 
     Args:
-        location: where the cluster is.
-        client: an `etcd3` client whose connection is used instead of one of our own.
+        location: the cluster's endpoints, root and credentials.
+        client: an `etcd3` client whose connection is used.
 
     Raises:
         ClusterMutexError: the process's threads were replaced by green ones.
@@ -74,11 +73,13 @@ class EtcdStore(EtcdListing):
         self._stream = WatchStream(self._channels, self._keyspace.everything[0])
         self._announced: dict[str, Lease] = {}
         self._tickets = self._ticket_lease()
-        # One lease for all removals of an hour, so that each costs one request and not two.
-        self._records = Lease(
-            self._channels, RECORD_RETENTION_S + LEASE_REUSE_S, RECORD_RETENTION_S
-        )
-        self._tombstones = Lease(self._channels, 2 * TOMBSTONE_TTL_S, TOMBSTONE_TTL_S)
+        self._shared_leases = {
+            # All removals of an hour share a lease, so each is one request and not two.
+            "records": Lease(
+                self._channels, RECORD_RETENTION_S + LEASE_REUSE_S, RECORD_RETENTION_S
+            ),
+            "tombstones": Lease(self._channels, 2 * TOMBSTONE_TTL_S, TOMBSTONE_TTL_S),
+        }
         self._loops: dict[Hashable, AioChannels] = {}
 
     def _ticket_lease(self) -> Lease:
@@ -92,7 +93,7 @@ class EtcdStore(EtcdListing):
             self._check_open(request)
         while True:
             plan = PLANS[type(request)](self._keyspace, request)
-            lease = self._lease_for(plan, self._tickets) if plan.lease else None
+            lease = self._shared_leases.get(plan.lease, self._tickets) if plan.lease else None
             try:
                 if lease is not None:
                     plan.bind(lease.get(deadline))
@@ -111,7 +112,7 @@ class EtcdStore(EtcdListing):
             self._check_open(request)
         while True:
             plan = PLANS[type(request)](self._keyspace, request)
-            lease = self._lease_for(plan, channels.tickets) if plan.lease else None
+            lease = self._shared_leases.get(plan.lease, channels.tickets) if plan.lease else None
             try:
                 if lease is not None:
                     plan.bind(await channels.lease_id(lease, deadline))
@@ -121,22 +122,17 @@ class EtcdStore(EtcdListing):
                 request = _for_retry(error, request, plan, lease)
 
     def _on_this_loop(self) -> AioChannels:
-        """Return the channels of the running event loop: grpc.aio's belong to one."""
+        """Return the channels of the running event loop: a channel of grpc.aio belongs to one."""
         loop = asyncio.get_running_loop()
         channels = self._loops.get(loop)
         if channels is None:
-            # Those of loops that are over go now. (They hold their loop: no weak reference helps.)
+            # Forget those of closed loops. (They refer to their loop, so no weak reference helps.)
             for other, old in list(self._loops.items()):
                 if old.loop.is_closed():
                     self._loops.pop(other, None)
             channels = AioChannels(self._channels, self.background, self._ticket_lease())
             self._loops[loop] = channels
         return channels
-
-    def _lease_for(self, plan: Plan, tickets: Lease) -> Lease:
-        if plan.lease == "tickets":
-            return tickets
-        return self._records if plan.lease == "records" else self._tombstones
 
     def watch(
         self, target: WatchTarget, revision: int, notify: Callable[[WatchEvent], None]
@@ -152,11 +148,11 @@ class EtcdStore(EtcdListing):
                 notify(WatchEvent(events.revision, started=True))
                 return
             for event in events:
-                gone = event.kind == wire.WatchEvent.DELETE
-                uuid = None if gone else event.kv.value.decode(errors="replace")
+                is_deletion = event.kind == wire.WatchEvent.DELETE
+                uuid = None if is_deletion else event.kv.value.decode(errors="replace")
                 notify(WatchEvent(event.kv.mod_revision, uuid))
 
-        # A ticket that is written again by a second sending is no news to who waits behind it.
+        # A second sending writes a ticket again, which is no event for the waiter behind it.
         has_deletes_only = target.ticket is not None
         return self._stream.watch((key, b""), revision, translate, deletes_only=has_deletes_only)
 
@@ -170,7 +166,7 @@ class EtcdStore(EtcdListing):
     def extend_tickets(self, waiters: Hashable, deadline: Deadline) -> bool:
         lease = self._lease_of(waiters)
         with as_store_error():
-            return lease is not None and lease.keep(deadline)
+            return lease is not None and lease.extend(deadline)
 
     def _lease_of(self, waiters: Hashable) -> Lease | None:
         if waiters is None:
@@ -201,25 +197,25 @@ class EtcdStore(EtcdListing):
         return self._stream.restarts
 
     def clock_offsets(self, timeout: float) -> list[float]:
-        from lockclient.stores.etcd.members import clock_offsets  # for unlockers alone
+        from lockclient.stores.etcd.members import clock_offsets  # only unlockers need it
 
         return clock_offsets(self.location, timeout)
 
     def reopen_watch(self) -> None:
-        self._stream.renew()
+        self._stream.reopen()
 
     def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> int:
         lease = self._announced.setdefault(unlocker, Lease(self._channels, ttl, 0))
         with as_store_error():
-            # By its lease first: that goes on in an etcd that is out of space for the value.
-            lease.keep(deadline)
+            # The lease first: an etcd that is out of space extends it, and refuses the value.
+            lease.extend(deadline)
             key = self._keyspace.unlocker(unlocker)
             put = wire.Put(key=key, value=value.encode(), lease=lease.get(deadline))
             txn = wire.Txn(success=[wire.Operation(put=put)])
             return int(self._channels.call(TXN, txn, deadline).header.revision)
 
     def newest_announcement(self, deadline: Deadline) -> int:
-        # One key, and no value: there may be any number, written by anybody.
+        # One key without its value: other clients may have written any number of them.
         key, range_end = self._keyspace.kind("unlockers")
         newest = wire.Range(key=key, range_end=range_end, limit=1, keys_only=True)
         newest.sort_order, newest.sort_target = wire.Range.DESCEND, wire.Range.MOD
@@ -239,11 +235,18 @@ class EtcdStore(EtcdListing):
         return Note(value, kvs[0].mod_revision)
 
     def write_note(self, value: bytes, seen: Note, deadline: Deadline) -> bool:
-        txn = writing_at(self._keyspace.note, value, seen.version)
+        put = wire.Put(key=self._keyspace.note, value=value)
+        txn = _if_at(put.key, seen.version, wire.Operation(put=put))
         return bool(self._call(TXN, txn, deadline).succeeded)
 
     def forget(self, change: Change, deadline: Deadline) -> bool:
-        return bool(self._call(TXN, forgetting(self._keyspace, change), deadline).succeeded)
+        if change.kind == "code":
+            key = self._keyspace.code(change.name)
+        else:
+            keys = self._keyspace.keys_of(change.name)
+            key = {"removed": keys.removal, "withdrawn": keys.tombstone}[change.kind](change.part)
+        txn = _if_at(key, change.revision, wire.Operation(delete=wire.Delete(key=key)))
+        return bool(self._call(TXN, txn, deadline).succeeded)
 
     def backtrace(self, code: str, deadline: Deadline) -> bytes | None:
         with as_store_error():
@@ -255,7 +258,7 @@ class EtcdStore(EtcdListing):
         return kvs[0].value if kvs and len(kvs[0].value) <= MAX_VALUE_BYTES else None
 
     def _with_code(self, seen: ReadResult, deadline: Deadline) -> ReadResult:
-        """Return what was read with the backtrace of its removal, if that stands apart."""
+        """Return the result with the backtrace of its removal, which may have a key of its own."""
         if seen.removal is None or not seen.removal.code:
             return seen
         backtrace = self._code(seen.removal.code, deadline)
@@ -265,34 +268,39 @@ class EtcdStore(EtcdListing):
         return self.location.endpoints
 
     def examine(self) -> Iterator[Finding | Clock]:
-        from lockclient.stores.etcd.diagnosis import examine  # for a doctor alone
+        from lockclient.stores.etcd.diagnosis import examine  # only `doctor` needs it
 
         return examine(self, self.location, self._channels.call)
 
-    # ------------------------------------------------------------ its end
+    # ------------------------------------------------------------ the end
 
     def close(self) -> None:
-        _beside(super().close, 1.0)
+        _in_thread(super().close, 1.0)
 
     def _disconnect(self) -> None:
         limit = Deadline.after(CLEAN_UP_TIMEOUT_S / 2)
         for lease in (self._tickets, *(channels.tickets for channels in self._loops.values())):
-            with suppress(ClusterMutexError, WireError):  # else they go by themselves
+            with suppress(ClusterMutexError, WireError):  # then it expires
                 lease.revoke(limit)
         self._close_streams()
         self._channels.close()
         self._loops.clear()
 
     def _close_streams(self) -> None:
-        # Left to the interpreter's own end, what ends a stream can wait for ever for a lock that
-        # one of gRPC's threads held, or for one of those threads itself, when all daemon threads
-        # were stopped.
+        # When the interpreter ends and has stopped all daemon threads, the end of a stream can wait
+        # for ever for one of gRPC's threads, or for a lock that it held.
         self._stream.close()
         self._channels.close_streams()
 
 
-def _beside(work: Callable[[], object], seconds: float) -> None:
-    """Do it in another thread, and wait for it so long: an interrupt must not land in gRPC."""
+def _if_at(key: bytes, revision: int, operation: wire.Operation) -> wire.Txn:
+    """Return the operation on a key, if the key was written at that revision; 0: does not exist."""
+    compare = wire.Compare(target=wire.Compare.MOD, key=key, mod_revision=revision)
+    return wire.Txn(compare=[compare], success=[operation])
+
+
+def _in_thread(work: Callable[[], object], seconds: float) -> None:
+    """Do the work in a thread, since an interrupt must not land in gRPC; wait `seconds` at most."""
     ended = threading.Event()
 
     def do() -> None:
@@ -308,10 +316,10 @@ def _beside(work: Callable[[], object], seconds: float) -> None:
 def _for_retry(
     error: WireError, request: requests.Request, plan: Plan, lease: Lease | None
 ) -> requests.Request:
-    """Return the request that can be sent now; a lease that is gone is forgotten.
+    """Return the request to send now, after forgetting a lease that is gone.
 
     Raises:
-        StoreError: the same answer would come again.
+        StoreError: a retry would get the same answer.
     """
     if error.fault is ErrorKind.NO_LEASE and lease is not None:
         lease.forget(plan.bound[0].lease)

@@ -1,25 +1,16 @@
-"""gRPC channels to the members of a cluster for one event loop: what `channels` is for threads.
+"""gRPC channels to the members of a cluster, for one event loop.
 
-They are grpc.aio's, but for three cases, in which the connections of the threads are used and their
-answers handed to the loop. One is the connection of an `etcd3` client. Another is the child of a
-process that had used grpc.aio before the fork: its poller did not come along, and a call in the
-child hangs or ends the process by a failed check of gRPC's (measured with 1.85). The last one is a
-process in which the poller's thread could not be started: gRPC never tries that again, and a
-channel whose poller can't be had ends the process (SIGSEGV, 1.85).
+They are channels of grpc.aio. In three cases the threads' connections are used instead:
 
-Why not `common.async_bridge`, which would save this file? What a cycle (acquire and release) takes
-by it, as a part of what it takes by grpc.aio: medians of ratios, both interleaved in one process,
-on one etcd 3.5.1, on two cores that had much else to do (so the clock tells little):
+- an `etcd3` client lends its connection;
+- an ancestor of this process used grpc.aio before a fork: the poller's thread is missing in the
+  child, where a call hangs or ends the process (grpcio 1.85);
+- the system gave no thread for the poller: gRPC never asks again, and a channel without a poller
+  ends the process by SIGSEGV (1.85).
 
-    threads, rounds     8, 12         16, 12        32, 12        32, 9
-    processor, alone    1.13          1.12          1.12          0.91
-    processor, 500      1.08          1.02          1.19          1.25    tasks on different locks
-    clock, alone        1.16          0.98          0.90          0.66
-    clock, 500          0.46          0.50          0.67          1.05
-
-No number of threads stays at 10 % more processor time in both. grpcio's own blocking call, in 4 to
-32 threads for 64 tasks and without any of our code, takes 1.8 to 2.3 times the processor time of
-grpc.aio's, at half its rate (etcd 3.7.3, grpcio 1.85): no bridge can do better.
+`common.async_bridge` would replace this file, at up to 1.25 times the processor time. grpcio's
+blocking call, in 4 to 32 threads for 64 tasks and without our code, takes 1.8 to 2.3 times the
+processor time of grpc.aio's at half its rate (etcd 3.7.3, grpcio 1.85).
 """
 
 from __future__ import annotations
@@ -51,16 +42,15 @@ from lockclient.stores.etcd.wire.rpc_methods import (
 from lockclient.stores.requests import Delivery
 
 IN_FLIGHT = 32
-"""Requests of one loop that are in flight at once: of those that keep a lock, and of all others. A
-thousand tasks that ask at the same moment would all be late: each try would be given up and sent
-again, for ever."""
+"""Requests of one loop that are in flight at once, of those that extend or end a lock and of all
+others. With a thousand at once each try would time out and be sent again, for ever."""
 
 
 class AioChannels:
-    """All members of one cluster; what is known of them is shared with the threads.
+    """The channels of one event loop to all members of one cluster.
 
     Args:
-        channels: those of the threads, for the location and what they know.
+        channels: the threads' channels, whose `failover` is shared.
         background: the store's threads.
         tickets: the lease of the loop's tickets.
     """
@@ -74,7 +64,7 @@ class AioChannels:
         self._failover = channels.failover
         self._by_threads = channels.borrowed is not None or bool(_used_in - {os.getpid()})
         self._connections: dict[str, _Connection] = {}
-        # A thousand tasks that begin at once want one lease and one token.
+        # One lease and one token serve a thousand tasks that begin at once.
         self._granting = _Turns(1)
         self._authenticating = _Turns(1)
         self._asking = _Turns(IN_FLIGHT)
@@ -89,7 +79,7 @@ class AioChannels:
         *,
         keeps: bool = False,
     ) -> Any:
-        """See `Channels.call`; for methods that are no streams, and `keeps`: for `KEEPING`."""
+        """See `Channels.call`, for unary methods; `keeps`: the request is one of `KEEPING`."""
         tries = Tries(self._failover, deadline, delivery)
         turns = self._keeping if keeps else self._asking
         while True:
@@ -111,7 +101,7 @@ class AioChannels:
             await asyncio.sleep(pause)
 
     async def lease_id(self, lease: Lease, deadline: Deadline) -> int:
-        """See `Lease.get`: asked by a thread, for that is a stream's business as well."""
+        """See `Lease.get`; a thread asks, because a lease may need a stream."""
         if monotonic() > lease.usable_until:
             async with self._granting.turn(deadline):
                 if monotonic() > lease.usable_until:
@@ -126,7 +116,7 @@ class AioChannels:
         limit: Deadline,
         metadata: Metadata | None = None,
     ) -> Any:
-        """Return the answer to one try; keeps the connection until then."""
+        """Return the answer to one try; refer to the connection until then."""
         connection = self._connection(member)
         stub = connection.stub(method)
         if not isinstance(connection, _Connection):
@@ -144,7 +134,7 @@ class AioChannels:
             return self._threads.unary[member.endpoint]
         connection = self._connections.get(member.endpoint)
         if connection is None or connection.is_stale:
-            if not _used_in <= {os.getpid()}:  # another loop has found it so
+            if not _used_in <= {os.getpid()}:  # see the module: another process, or no poller
                 self._by_threads = True
                 return self._connection(member)
             require_threads()
@@ -157,7 +147,7 @@ class AioChannels:
                 return self._connection(member)
             again = connection is not None
             channel = open_channel(grpc.aio, self._location, member.endpoint, again=again)
-            # It counts who uses it, and the channel does now.
+            # gRPC counts the poller's users, of which the channel is one from now on.
             grpc.aio.shutdown_grpc_aio()  # type: ignore[attr-defined]
             connection = self._connections[member.endpoint] = _Connection(channel)
         return connection
@@ -198,19 +188,19 @@ class _Connection(Connection):
 
 
 class _Turns:
-    """So many at a time, in the order in which they came.
+    """A fair semaphore whose waiters have deadlines.
 
-    (Not `asyncio.Semaphore`: it knows no deadline, and `asyncio.wait_for` around it may swallow a
+    (`asyncio.Semaphore` has no deadline, and `asyncio.wait_for` around it may swallow a
     cancellation before Python 3.12.)
     """
 
     def __init__(self, at_once: int) -> None:
         self._free = at_once
-        self._line: deque[asyncio.Future[bool]] = deque()
+        self._waiters: deque[asyncio.Future[bool]] = deque()
 
     @asynccontextmanager
     async def turn(self, deadline: Deadline) -> AsyncIterator[None]:
-        """Wait for a turn, but not longer than to the deadline: the block finds out about that."""
+        """Wait for a turn, or until the deadline: then the block runs without one, and is late."""
         mine = await self._take(deadline.remaining())
         try:
             yield
@@ -224,56 +214,56 @@ class _Turns:
             return True
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[bool] = loop.create_future()
-        self._line.append(turn)
-        alarm = loop.call_later(timeout, _too_late, turn)
+        self._waiters.append(turn)
+        timer = loop.call_later(timeout, _time_out, turn)
         try:
             return await turn
         except BaseException:
             if turn.done() and not turn.cancelled() and turn.result():
-                self._give()  # it was given in the very moment of the cancellation
+                self._give()  # the turn came just before the cancellation
             turn.cancel()
             raise
         finally:
-            alarm.cancel()
+            timer.cancel()
 
     def _give(self) -> None:
-        while self._line:
-            turn = self._line.popleft()
+        while self._waiters:
+            turn = self._waiters.popleft()
             if not turn.done():
                 turn.set_result(True)
                 return
         self._free += 1
 
 
-def _too_late(turn: asyncio.Future[bool]) -> None:
+def _time_out(turn: asyncio.Future[bool]) -> None:
     if not turn.done():
         turn.set_result(False)
 
 
 def _awaitable(stub: Any) -> Callable[..., Awaitable[Any]]:
-    """Return a stub of the threads' `grpc` in the shape of one of grpc.aio's."""
+    """Return a coroutine function that calls a stub of the threads' `grpc`."""
 
     async def call(request: Message, **how: Any) -> Any:
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
 
-        def tell(_: object) -> None:  # in a thread of gRPC's
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        def set_ended(_: object) -> None:  # called by a thread of gRPC
+            with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(ended.set)
 
         answer = stub.future(request, **how)
-        answer.add_done_callback(tell)
+        answer.add_done_callback(set_ended)
         try:
             await ended.wait()
         finally:
-            answer.cancel()  # does nothing to one that has ended
+            answer.cancel()  # no effect after its end
         return answer.result()
 
     return call
 
 
 _used_in: set[int] = set()
-"""The processes, this one and those that it was forked from, that have used grpc.aio: there is one
-poller for all loops, with a thread, and threads do not come along."""
+"""The pids of this process and its ancestors that have used grpc.aio: a process has one poller, a
+thread, which a fork's child does not have."""
 _NO_POLLER = 0
-"""Is in `_used_in` where that thread could not be started."""
+"""In `_used_in` after the system gave no thread for the poller."""

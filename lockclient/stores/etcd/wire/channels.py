@@ -1,7 +1,7 @@
 """gRPC channels to the members of a cluster, for threads: deadlines, TLS, tokens.
 
-Each member has channels of its own, because gRPC's own balancing keeps sending to a frozen
-member. Who is asked when, and for how long, says `failover`.
+Each member has channels of its own, because gRPC's balancing keeps sending to a frozen member;
+`failover` chooses the member and the deadline of each try.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class _Connection(Connection):
             self.stubs = {}
 
     def discard(self) -> None:
-        """Begin anew with the next call; do not close what there was: that could wait for ever.
+        """Connect anew with the next call, and never close the old channel.
 
-        A channel whose own thread the system has refused counts it as running, and all of its
-        streams wait for it.
+        If the system refused a channel its thread, the channel counts it as running, and closing
+        waits for it for ever.
         """
         _discarded.append(self.stubs)
         self.stubs = {}
@@ -78,7 +78,7 @@ class _Connection(Connection):
 
 
 _CHANNEL = ""
-_discarded: list[dict[str, Any]] = []  # kept, for a channel would be closed as it is collected
+_discarded: list[dict[str, Any]] = []  # a garbage-collected channel would be closed
 
 
 class Borrowed(Connection):
@@ -130,11 +130,11 @@ def endpoint_of(client: Any) -> str:
 
 
 class Channels:
-    """All members of one cluster; safe to share between threads.
+    """The connections to all members of one cluster; any thread may call.
 
     Args:
-        location: where they are.
-        borrowed: the connection of another client, to use instead of our own.
+        location: their endpoints.
+        borrowed: the connection of an `etcd3` client, to be used instead.
     """
 
     def __init__(self, location: EtcdLocation, borrowed: Borrowed | None = None) -> None:
@@ -162,11 +162,11 @@ class Channels:
         deadline: Deadline,
         delivery: Delivery | None = None,
     ) -> Any:
-        """Return the answer; what is not known of the request is noted in `delivery`.
+        """Return the answer; note in `delivery` whether the request may still arrive.
 
         Raises:
-            WireError: a member answered with an error that is an answer.
-            StoreUnavailable: nobody answered by the deadline.
+            WireError: a member refuses the request.
+            StoreUnavailable: no member answered by the deadline.
         """
         tries = Tries(self.failover, deadline, delivery)
         connections = self.streams if method.streams else self.unary
@@ -179,7 +179,7 @@ class Channels:
                 tries.metadata = metadata
                 stub = connection.stubs.get(method.path) or connection.stub(method)
                 if method.streams:
-                    # Asked one thing it gives one answer; its end follows by itself.
+                    # One request, one answer; then etcd ends the stream.
                     answer = next(stub(iter((request,)), timeout=timeout, metadata=metadata))
                 else:
                     answer = stub(request, timeout, metadata)
@@ -206,7 +206,7 @@ class Channels:
         # hasleader: a member cut off from its leader ends the stream instead of staying silent.
         metadata = [("hasleader", "true")]
         if not self._plain:
-            member.token = None  # a token that is idle expires: a new one for each stream
+            member.token = None  # an idle token expires, so each stream gets a new one
             metadata += self._metadata(member, FIRST_TRY_S) or []
         try:
             return self.streams[member.endpoint].stub(method)(requests, metadata=metadata)
@@ -214,8 +214,8 @@ class Channels:
             self.streams[member.endpoint].discard()
             raise
 
-    def renew_stream(self, member: Endpoint) -> None:
-        """Have the next stream on a member opened by a new connection, and end this one's."""
+    def reconnect_stream(self, member: Endpoint) -> None:
+        """Close the connection for streams to a member; the next stream makes a new one."""
         fork_safety.enter()
         try:
             self.streams[member.endpoint].close()
@@ -248,8 +248,8 @@ class Channels:
     def close_streams(self) -> None:
         """Close the channels of streams.
 
-        At the interpreter's end, while gRPC's threads still run: a channel with a stream that is
-        collected after that waits for ever for one of those threads to end the stream.
+        Called at the interpreter's end while gRPC's threads still run: a channel with a stream that
+        is garbage-collected later waits for ever for one of them to end the stream.
         """
         for connection in self.streams.values():
             connection.close()

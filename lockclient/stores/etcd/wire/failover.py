@@ -1,8 +1,8 @@
-"""Failover: which member is asked next, for how long, what a failure means. No I/O, no waiting.
+"""Failover: which member gets the next try, for how long, what a failure means. No I/O, no waiting.
 
-A try has a deadline much shorter than the caller's; a member that failed is left alone for a
-moment and the next one is asked. Every request may be sent twice (see `etcd.requests`). Threads and
-asyncio drive the same `Tries`, and share what one of them has learnt about the members.
+A try has a deadline much shorter than the caller's. After a failure the next member gets a try, and
+the failed one none for a second. Every request may be sent twice (see `etcd.requests`). Threads and
+event loops drive `Tries`, and share one `Failover`.
 """
 
 from __future__ import annotations
@@ -42,27 +42,28 @@ from lockclient.threads.log_queue import get_logger
 log = get_logger(__name__)
 
 FIRST_TRY_S = 1.0
-"""Seconds that the first try may take; each later round of tries may take twice as long."""
+"""Seconds for the first try; in each later round of tries twice as long."""
 MAX_TRY_S = 8.0
+"""Seconds for any try."""
 COOL_DOWN_S = 1.0
-"""Seconds that a member that failed is asked last."""
+"""Seconds after a failure in which a member is asked last."""
 RENEW_AFTER_S = 2.0
-"""Seconds for which a connection must have failed, and been in use, before it is made anew."""
+"""Seconds for which a connection must have failed before it is made anew."""
 MAX_REASONS = 10
-"""Reasons that are logged during one outage: a text that always changes must not fill the log."""
+"""Reasons that are logged during one outage."""
 _NOT_ASKED = Cause(None, "the time was up before it could be asked")
 MAX_NEW_TOKENS = 10
-"""How often one request may ask for a new token: each change of users or roles makes all tokens
-stale, and such changes come in rows."""
+"""New tokens for one request: each change of users or roles makes all tokens stale, and an operator
+makes several changes in a row."""
 
 
 class WireError(Exception):
-    """A member answered with something that trying again won't change.
+    """A member's answer that a retry won't change.
 
     Attributes:
         fault: what it means.
-        error: gRPC's own.
-        said: ours.
+        error: the exception of gRPC.
+        said: the exception for the program.
     """
 
     def __init__(self, fault: ErrorKind, error: grpc.RpcError, said: StoreError) -> None:
@@ -74,7 +75,7 @@ class WireError(Exception):
 
 @contextmanager
 def as_store_error() -> Iterator[None]:
-    """Raise our own exception for a `WireError`."""
+    """Raise `WireError.said` for a `WireError`."""
     try:
         yield
     except WireError as error:
@@ -83,22 +84,22 @@ def as_store_error() -> Iterator[None]:
 
 @dataclass(slots=True, eq=False)
 class Endpoint:
-    """The state of one member of the cluster, as this process knows it."""
+    """The state of one member of the cluster."""
 
     endpoint: str
     cooling_until: float = 0.0
     token: str | None = None
-    """Where it was given: a simple one is renewed by use, but only where it is used. Empty: none
-    is wanted. None: ask for one."""
+    """The token for this member: each use extends it there, and only there. Empty: the member wants
+    none. None: ask for one."""
 
     def no_token(self, error: grpc.RpcError) -> None:
-        """Go on without a token if none is wanted, else raise the error."""
+        """Note that the member wants no token, or raise the error of the request for one."""
         if "authentication is not enabled" not in (error.details() or ""):
             raise error
         self.token = ""
 
     def metadata(self) -> Metadata | None:
-        """Return what a request carries."""
+        """Return the metadata of a request to this member."""
         return [("token", self.token)] if self.token else None
 
 
@@ -139,11 +140,11 @@ class Connection:
 
 
 class Failover:
-    """The members of one cluster, the one that answered last first.
+    """The members of one cluster.
 
     Args:
-        location: where they are.
-        renewable: whether a connection may be made anew: it is our own.
+        location: their endpoints.
+        renewable: whether connections may be made anew; those of an `etcd3` client may not.
     """
 
     def __init__(self, location: EtcdLocation, *, renewable: bool = True) -> None:
@@ -154,10 +155,10 @@ class Failover:
         self.good = self.members[0]
         """The member that was asked last."""
         self.down_since: float | None = None
-        """When none of them answered any more, on the monotonic clock."""
+        """The monotonic time since which no member has answered."""
         self.answers = 0
-        """How many answers came, about: threads may miss each other's, but not that one came."""
-        self._reasons: dict[str, object] = {}  # that were logged during this outage
+        """A number that changes with each answer."""
+        self._reasons: dict[str, object] = {}  # logged during this outage
 
     def authentication(self) -> wire.Authenticate:
         """Return the request for a token, with the password as it is now.
@@ -171,10 +172,10 @@ class Failover:
         )
 
     def next(self, asked: tuple[Endpoint, ...] = ()) -> Endpoint:
-        """Return the member that last answered, or else the one whose failure is longest ago.
+        """Return the member that answered last, or the one whose failure is longest ago.
 
         Args:
-            asked: some of the members, which have had their turn.
+            asked: members that are left out.
         """
         if self.good.cooling_until > monotonic() or self.good in asked:
             others = [member for member in self.members if member not in asked]
@@ -182,11 +183,11 @@ class Failover:
         return self.good
 
     def failed(self, member: Endpoint) -> None:
-        """Ask this member last for a moment."""
+        """Ask this member last, for `COOL_DOWN_S`."""
         member.cooling_until = monotonic() + COOL_DOWN_S
 
     def report(self, trouble: str | None) -> None:
-        """Log the begin and the end of an outage, and why it goes on: each reason once.
+        """Log the begin and the end of an outage, and each reason why it lasts, once.
 
         Two threads at the same moment may both log the end. (A lock would hang a signal handler.)
         """
@@ -209,14 +210,14 @@ class Failover:
 
 
 class Tries:
-    """One request: send it as `next` says, and tell it what came of that, until it is answered.
+    """The tries of one request: `next` names the member; `failed` says whether to try again.
 
-    What is not known of it is noted in its `Delivery` before and after each try.
+    `Delivery` says before and after each try whether the request may still arrive.
 
-    A store that is silent has until the deadline. Where nobody listens there is nothing to wait
-    for: then the time that the caller has given (`Deadline.own`) is all. But gRPC remembers a
-    refusal for a second, in which it does not connect, and etcd may be back already: so it counts
-    only by a connection that was made since this request began.
+    Members that do not answer have until the deadline. If every member refuses the connection, the
+    request fails at the time that the caller has given (`Deadline.own`). gRPC remembers a refusal
+    for a second, without a new attempt to connect, and etcd may listen again by then. So only a
+    connection that was made since the request began counts as refused.
     """
 
     __slots__ = (
@@ -249,22 +250,22 @@ class Tries:
         self._delivery = Delivery() if delivery is None else delivery
         self._answers = 0
         self.metadata: Metadata | None = None
-        """What the last try was sent with, where a token is."""
+        """The metadata of the last try."""
         self.began_at = 0.0
-        """When the last try began, on the monotonic clock."""
+        """The monotonic time at which the last try began."""
         self.renew = False
-        """Whether the next one goes to the same member, and only by a connection made since."""
+        """True: the next try goes to the same member by a connection made since `began_at`."""
 
     def next(self) -> tuple[Endpoint, float]:
-        """Return whom to ask, and the seconds that the try may take.
+        """Return the member to ask, and the seconds for the try.
 
         Raises:
             StoreUnavailable: the time is up.
-            StoreClosed: the connections are.
+            StoreClosed: the connections are closed.
         """
         failover, delivery, now = self._failover, self._delivery, monotonic()
         member = self._member
-        # Who wants a new token is asked again with it.
+        # A member that wants a new token is asked again with it.
         if member is None or not (self._new_tokens or self.renew):
             member = failover.good
             if member.cooling_until > now or self._asked:
@@ -317,8 +318,8 @@ class Tries:
         # A request without a token counts as that of the certificate's user, where there is one.
         other_user = fault is ErrorKind.NO_RIGHT and not self._new_tokens
         if renewable and (fault is ErrorKind.NEW_TOKEN or other_user):
-            # Of all the requests that were under way with a stale token, only the first finds it
-            # here: the others would throw away the new one, and each costs etcd a bcrypt.
+            # Only if the member's token is still the stale one: another request may have got a new
+            # one meanwhile, and each costs etcd a bcrypt.
             if member.metadata() == self.metadata:
                 member.token = None
             self._last = cause_of(error)
@@ -342,24 +343,24 @@ class Tries:
             raise no_descriptors(failover.location.url(), unknown=self._delivery.ambiguous)
         self._last = more_telling(self._last, why)
         left = self._deadline.own - monotonic()
-        news = left <= 0 and failover.renewable and why.reason in NOBODY_THERE
-        news = news and member not in self._refusing
-        if news and member not in self._renewed:
+        is_refusal = left <= 0 and failover.renewable and why.reason in NOBODY_THERE
+        is_new = is_refusal and member not in self._refusing
+        if is_new and member not in self._renewed:
             self._renewed += (member,)
             self.renew = True
             return 0.0
         failover.failed(member)
         self._asked += (member,)
-        if news:
+        if is_new:
             self._refusing += (member,)
         if len(self._asked) < len(failover.members):
             return 0.0
-        # All failed: a pause, never a busy loop. Who answered others meanwhile is slow, not away.
+        # All members failed. One that answered another request meanwhile is slow, not unreachable.
         self._asked = ()
         self._rounds += 1
         if failover.answers == self._answers:
             failover.report(self._last.text)
-        if news:  # each member is this once
+        if is_new:  # happens once for each member
             return 0.0
         pause = min(0.05 * 2.0 ** min(self._rounds, 4), self._deadline.remaining())
         return min(pause, left) if left > 0 else pause

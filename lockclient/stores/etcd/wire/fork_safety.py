@@ -1,14 +1,13 @@
 """Fork safety: a fork waits until no thread of ours is inside gRPC.
 
-gRPC has handlers of its own for fork, and skips them while a thread is inside it ("Other threads
-are currently calling into gRPC"). Then the child inherits its pollers as they are and dies by
-SIGSEGV at its first call, and with grpcio up to 1.76 the parent dies as well. So before a fork
-new calls are held back, streams are ended (to be opened again where they stopped), and those
-under way get a moment to end; if one does not, the fork goes ahead as it would without us.
+gRPC skips its own fork handlers while a thread is inside it ("Other threads are currently calling
+into gRPC"). Then the child inherits gRPC's pollers as they are and dies by SIGSEGV at its first
+call; with grpcio up to 1.76 the parent dies as well. So before a fork new calls wait, streams are
+ended (and opened again where they stopped), and calls in flight have a second to end. After that
+the fork goes ahead.
 
-Python prints what is raised in a hook of a fork, and drops it, so that a Ctrl-C while we wait would
-be gone. So what a signal's handler raises here is kept, and raised in the parent after the fork.
-(In the hooks of others, which wait for nothing, it may hit the one microsecond as ever.)
+Python prints an exception in a fork's hook and drops it, so a Ctrl-C during that second would be
+lost. So the hook keeps what a signal handler raises, and the parent raises it after the fork.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _PATCHED: dict[str, Callable[[Any], bool]] = {
 
 
 def require_real_threads() -> None:
-    """Raise where threads are green, taking turns in one: a call of gRPC's would stop them all.
+    """Raise if the process's threads are green ones, of one real thread: a call of gRPC stops all.
 
     Raises:
         ClusterMutexError: they are.
@@ -54,15 +53,15 @@ def require_real_threads() -> None:
 FORK_TIMEOUT_S = 1.0
 """Seconds that a fork waits at most."""
 ENTER_TIMEOUT_S = 2.0
-"""Seconds that a call waits at most while a thread forks. A signal handler or a finalizer may call
-the store on top of a fork's hooks: its deputy waits here, and the fork waits for the deputy."""
+"""Seconds that a call waits at most while a thread forks. A signal handler or a finalizer on top of
+a fork's hooks may call the store: its deputy waits here, and the fork waits for the deputy."""
 
 
 class Stream(Protocol):
-    """Something that is inside gRPC for long."""
+    """A reader of a stream, which is inside gRPC for long."""
 
     def pause(self) -> None:
-        """End it; it is opened again by the thread that reads it, through `enter`."""
+        """End the stream; its reader calls `enter` and opens it again."""
 
 
 _streams: WeakSet[Stream] = WeakSet()
@@ -72,12 +71,12 @@ _forking: dict[int, bool] = {}
 
 
 def enter() -> None:
-    """Be about to go into gRPC; waits while a thread forks, for `ENTER_TIMEOUT_S` at most."""
+    """Call this before gRPC; it waits while a thread forks, for `ENTER_TIMEOUT_S` at most."""
     me = threading.get_ident()
     until = math.inf
     while True:
-        # In this order, while a fork does it the other way round: closes first, then looks. So one
-        # of the two always sees the other, without a lock, which an interrupt might leave taken.
+        # The caller adds its thread, then reads `_forking`. A fork sets `_forking`, then reads the
+        # threads. So at least one of them sees the other, without a lock.
         _inside[me] = None
         if not _forking or monotonic() >= until:
             return
@@ -87,12 +86,12 @@ def enter() -> None:
 
 
 def leave() -> None:
-    """Be out of it again."""
+    """Call this after gRPC."""
     _inside.pop(threading.get_ident(), None)
 
 
 def add(stream: Stream) -> None:
-    """Pause this one before a fork."""
+    """Have this stream paused before each fork."""
     _streams.add(stream)
 
 
@@ -108,9 +107,9 @@ def _before() -> None:
 
 
 def _hold_back(me: int, until: float) -> None:
-    """Keep everybody out of gRPC; if it is interrupted, it is simply done again."""
+    """Wait until no thread is inside gRPC; an interrupted call is made again."""
     _forking[me] = True
-    _inside.pop(me, None)  # an interrupt may have left it; and a fork in a call-back is no call
+    _inside.pop(me, None)  # an interrupt may have left it
     paused: list[bool] = []
 
     def pause() -> None:
@@ -118,7 +117,7 @@ def _hold_back(me: int, until: float) -> None:
             stream.pause()
         paused.append(True)
 
-    # Not in this thread: an interrupt that lands in gRPC may leave a lock of its taken for good.
+    # In the scheduler's thread: an interrupt inside gRPC may leave a lock of gRPC taken.
     if _streams:
         scheduler.shared.after(0, pause)
     while (_inside or (_streams and not paused)) and monotonic() < until:
@@ -126,13 +125,12 @@ def _hold_back(me: int, until: float) -> None:
 
 
 _interrupts: dict[int, BaseException] = {}
-"""What handlers of signals have raised while a thread's fork waited, by the thread: several may
-fork at once. One exception is enough to end what forks."""
+"""By thread, the last exception of a signal handler during the thread's fork."""
 INTERRUPT_DELAY_S = 0.05
-"""Seconds after a fork at which that is raised: the hooks of others are over by then, which would
-lose it as well, and so is the line that takes note of the child."""
+"""Seconds after a fork until that exception is raised: by then the other hooks have ended, which
+would lose it, and the program has stored the child's pid."""
 _CARRIER = signal.SIGURG
-"""The signal by whose handler it is raised: who gets it by mistake ignores it."""
+"""The signal whose handler raises that exception; by default a process ignores it."""
 
 
 def _after_in_parent() -> None:
@@ -147,8 +145,7 @@ def _after_in_parent() -> None:
             raise error
 
         signal.signal(_CARRIER, interrupt)
-        # A real signal, for it must end a wait, too. If it comes in the middle of the next fork,
-        # that keeps the exception again.
+        # A real signal, since it must end a wait, too. During a next fork that keeps it again.
         send = partial(signal.pthread_kill, me, _CARRIER)
         scheduler.shared.after(INTERRUPT_DELAY_S, send)
 

@@ -1,24 +1,17 @@
 """Paging: a long range in pages of about the same number of bytes. No I/O.
 
-What others have written may be large, and a limit of keys says nothing about that. So the first
-page is of few keys, and each answer tells how many the next one may have: what its keys took on the
-average, up to about `PAGE_BYTES` bytes, and no more than four times as many as before. Values may
-grow from one key to the next all the same. An answer larger than `MAX_ANSWER_BYTES` is not taken by
-gRPC, and one that is much larger does not even come in time; but etcd has made it by then, of half
-a gigabyte or more where `MAX_KEYS` keys are as large as can be. So the next question is for as few
-keys as are sure to fit (`SAFE_KEYS`), or half as many where that was not few enough, down to one.
-The same large question is never asked twice, and there are few: it takes some small pages to come
-to so many keys again.
+**How many keys.** Other clients' values may be large, and a limit counts keys. So the first page
+has few keys. Each answer's bytes per key give the limit of the next page: about `PAGE_BYTES` bytes,
+and at most four times the keys before. gRPC refuses an answer of more than `MAX_ANSWER_BYTES`, and
+etcd has made it in vain, of half a gigabyte or more. Then the next page has `SAFE_KEYS` keys, which
+always fit, or half as many. Where etcd sends no values (`keys_only`), it still reads them, and
+their size is unknown: such a page has `MAX_KEYS_UNSEEN` keys at most.
 
-Nothing tells beforehand how large values are, and etcd has them at hand even where it sends none
-(`keys_only`): then there is nothing to learn by, and a page has `MAX_KEYS_UNSEEN` keys at most.
-
-etcd walks all keys up to the end of the range that it is asked for, whatever the limit (it counts
-them): with 1,100,000 keys each page of 1,000 cost it 0.3 s, in which nobody could write, and all of
-them together minutes. So every page but the first ends at the next key that differs from its first
-one within some leading bytes, and each answer says how many bytes are right for the next one: a
-full page spans about what its first and last key have in common, one that is not full should be
-wider. That is a guess, and a bad one costs an empty answer, or a longer walk, never a key.
+**Where a page ends.** etcd walks all keys up to the end of the range, whatever the limit, to count
+them: with 1,100,000 keys each page of 1,000 blocked all writes for 0.3 s. So the range of each page
+but the first ends at the next key that differs from its first key within some leading bytes. A full
+page's first and last key have about that many bytes in common; a page that is not full makes the
+next range wider. A bad guess costs an empty answer or a longer walk, never a key.
 """
 
 from __future__ import annotations
@@ -26,22 +19,22 @@ from __future__ import annotations
 from itertools import takewhile
 
 PAGE_BYTES = 1_000_000
-"""Bytes of a page, about."""
+"""Bytes that a page should have."""
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
-"""Bytes of the largest answer that is taken: any one value that etcd takes, and then some."""
+"""Bytes of the largest answer that gRPC accepts: more than any value that etcd accepts."""
 MAX_VALUE_BYTES = 1536 * 1024
-"""Bytes of the largest value that an etcd takes which nobody has told otherwise."""
+"""Bytes of the largest value that etcd accepts by default."""
 SAFE_KEYS = MAX_ANSWER_BYTES // MAX_VALUE_BYTES
-"""Keys of which no answer is too large."""
+"""Keys whose answer is never too large."""
 FIRST_KEYS, MAX_KEYS, MAX_KEYS_UNSEEN = 64, 500, 250
-"""Keys of the first page, of any, and of any without values."""
+"""Keys of the first page, and at most of a page with values and of one without."""
 
 
 class Pages:
-    """The pages of one range, in order: `key` up to `range_end` is the one to read next.
+    """The pages of one range, in order; the next one is from `key` to `range_end`.
 
     Args:
-        span: the first key and the end of the range, as for all keys below a prefix.
+        span: the first key and the end of the range.
         most: keys of a page; None: `MAX_KEYS`.
     """
 
@@ -49,18 +42,17 @@ class Pages:
         self.key, self.range_end = span
         self._most = MAX_KEYS if most is None else most
         self.limit = min(FIRST_KEYS, self._most)
-        """How many keys to ask for."""
+        """The limit of the next request."""
         self._end = span[1]
         self._same = len(span[0])
 
     def read(self, following: bytes, *, more: bool, keys: int, size: int) -> bool:
-        """Go on after an answer; False if that was all.
+        """Continue after an answer; return False after the last page.
 
         Args:
-            following: the first key of use after the last one that it brought; not looked at
-                without `more`.
+            following: with `more`, the key at which the next page begins.
             more: there are further keys before `range_end`.
-            keys: how many it brought.
+            keys: the answer's keys.
             size: its bytes.
         """
         if keys:
@@ -78,17 +70,17 @@ class Pages:
         return True
 
     def ask_for_fewer(self) -> bool:
-        """Ask for less, because the answer was too large; False if it was for one key."""
+        """Lower the limit, because the answer was too large; return False if it was one key."""
         self.limit, before = max(1, min(self.limit // 2, SAFE_KEYS)), self.limit
         return before > 1
 
 
 def _in_common(one: bytes, other: bytes) -> int:
-    """Return how many leading bytes are the same."""
+    """Return the number of equal leading bytes."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _after(prefix: bytes) -> bytes:
-    """Return the end of all keys that begin with `prefix`."""
+    """Return the end of the range of keys that begin with `prefix`."""
     prefix = prefix.rstrip(b"\xff")
     return prefix[:-1] + bytes([prefix[-1] + 1])

@@ -33,7 +33,7 @@ OPTIONS = [
     ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
-    # Who reads much reads it in pages, which are asked for anew if they are more than that.
+    # Long ranges are read in pages; a page of more bytes is asked for again with fewer keys.
     (
         "grpc.service_config",
         json.dumps(
@@ -48,7 +48,7 @@ OPTIONS = [
         ),
     ),
     ("grpc.enable_retries", 0),
-    # etcd is an internal server: a proxy for the web would see its password.
+    # A proxy for the web would see etcd's password.
     ("grpc.enable_http_proxy", 0),
 ]
 
@@ -75,7 +75,7 @@ STATUS = Method("/etcdserverpb.Maintenance/Status", wire.StatusAnswer)
 
 
 def make_call(channel: Any, method: Method) -> Any:
-    """Return what calls a method over a channel, of `grpc` or `grpc.aio`."""
+    """Return a function that calls a method over a channel of `grpc` or `grpc.aio`."""
     make = channel.stream_stream if method.streams else channel.unary_unary
     return make(
         method.path,
@@ -85,16 +85,16 @@ def make_call(channel: Any, method: Method) -> Any:
 
 
 def require_threads() -> None:
-    """Ask the system for the threads that gRPC starts with a process's first channel, and ours.
+    """Check that the system gives the threads that gRPC starts with a process's first channel.
 
-    gRPC ends the process by SIGABRT where it gets none.
+    Without them gRPC ends the process by SIGABRT.
 
     Raises:
         StoreUnavailable: the system does not give them.
     """
     if _has_threads:
         return
-    with briefly(_asking):  # one thread for all: the system may not have as many for each
+    with briefly(_asking):  # one caller at a time starts these threads
         if not _has_threads:
             _ask_for_threads()
 
@@ -115,7 +115,7 @@ def _ask_for_threads() -> None:
     except RuntimeError as error:
         raise no_thread(error) from error
     finally:
-        while len(ended) < started:  # gRPC holds the GIL while it waits for threads of its own
+        while len(ended) < started:  # later gRPC holds the GIL while it waits for its threads
             time.sleep(0.001)
     _has_threads = True
 
@@ -133,9 +133,9 @@ os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def open_channel(api: Any, location: EtcdLocation, endpoint: str, *, again: bool = False) -> Any:
-    """Return a channel to a member, of `grpc` or `grpc.aio`; `again`: one before it failed."""
+    """Return a channel to a member, of `grpc` or `grpc.aio`; `again`: the one before failed."""
     require_threads()
-    # A new channel begins with quick retries: not in each of a long outage. (The first one counts.)
+    # No quick retries in each channel of a long outage. (Of two equal options the first counts.)
     options = [("grpc.initial_reconnect_backoff_ms", 1000), *OPTIONS] if again else OPTIONS
     if not location.secure:
         return api.insecure_channel(endpoint, options=options)
@@ -151,7 +151,7 @@ _contents: dict[str, bytes] = {}
 
 
 def _content(path: str | None) -> bytes | None:
-    """Return what stands in a file, or stood in it when it is just being replaced."""
+    """Return a file's content; while the file is being replaced, its last content."""
     if path is None:
         return None
     try:

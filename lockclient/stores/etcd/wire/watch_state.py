@@ -1,28 +1,23 @@
-"""Watch state: which watches there are, and up to where each was notified. No I/O, no lock.
+"""Watch state: the watches of a stream, and the revision up to which each was notified. No I/O.
 
-Where a watch begins. etcd takes a watch that begins at the very revision up to which it was
-compacted, and tells it nothing of what was deleted there (etcd-io/etcd #18089, mended in none of
-today's distributions): whoever waited for that deletion would wait in vain. A watch that begins
-one revision earlier is told "compacted" instead. So every watch begins at the revision up to which
-it knows everything, and what it is told again is dropped. One number is enough for that, since
-all events of a revision are told at once.
+**Where a watch begins.** A watch that begins at the compacted revision gets no event of what was
+deleted there (etcd-io/etcd #18089, in all distributions); one that begins a revision earlier gets
+"compacted". So a watch begins at the last revision that it knows, and drops events of it. One
+number is enough, since all events of a revision come together.
 
-How much comes at once. To a watch that begins in the past etcd tells up to a thousand revisions in
-one answer, whatever was written in them: more than a gigabyte, if somebody means it. With
-`fragment` it cuts that into answers of about one request's size. A cut may go through a revision:
-what there is of the last one is held back until the rest has come, and where that is more than
-`MAX_HELD_BYTES` bytes (a deletion of very many keys), the watch ends as after a compaction, and
-whoever has it looks for himself.
+etcd serves a watch that begins in the past from a list that it walks every 100 ms. So a new watch
+is first created at its next revision. If that is in the future by etcd's answer, nothing can have
+been compacted there, and events come at once. Else it is created again, one revision earlier.
 
-That has a price: a watch that begins in the past is served from a list that etcd looks through
-every 100 ms. So a new one is tried at its next revision first. If etcd's answer says that this is
-in the future still, nothing can have been compacted there, and all that comes is told at once; else
-it is begun once more, one revision earlier.
+**How much comes at once.** A watch that begins in the past gets up to a thousand revisions in one
+answer, which may be a gigabyte. With `fragment` etcd cuts them into answers of about one request's
+size. A cut may split a revision: its events are held until the rest has come. If they are more than
+`MAX_HELD_BYTES`, the watch ends as after a compaction.
 
-Rights. etcd checks each new watch by the token with which its stream was opened. A stale token
-refuses new watches on a stream that goes on serving those before, and 3.5.1 and its likes give the
-reason "permission denied" for that as well. So a refusal is believed on a fresh stream only: an
-older one is to be opened again, with a new token.
+**Rights.** etcd checks each new watch by the token with which its stream was opened. A stale token
+refuses new watches on a stream whose older watches go on, and etcd 3.5.1 gives "permission denied"
+for that as well. So a refusal is believed on a fresh stream only: an older stream is opened again
+with a new token.
 """
 
 from __future__ import annotations
@@ -39,25 +34,25 @@ from queue import SimpleQueue
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 
 SILENCE_S = 1.0
-"""Seconds without an answer after which a stream is to prove that it lives, and that it has for
-that: two such times, and another member, are less than the 3 s that are promised."""
+"""Seconds without an answer after which a stream must prove that it lives, and for that proof. Two
+such times, and another member, are less than the 3 s that are promised."""
 MIN_PAUSE_S = 0.001
 """Seconds from one check of a silent stream to the next at least."""
 
 MAX_HELD_BYTES = 16 * 1024 * 1024
-"""Bytes of one revision's events that are waited for."""
+"""Bytes of an incomplete revision's events."""
 FRESH_TOKEN_S = 1.0
-"""Seconds for which a stream's token is beyond doubt."""
+"""Seconds for which a new stream's token is valid for certain."""
 REFUSAL_BELIEVED_S = 10.0
-"""Seconds for which other refusals are believed on an older stream, too, after one on a fresh one:
-a watch without the right must not have the stream opened again with each try."""
+"""Seconds after a refusal on a fresh stream in which refusals on an older stream are believed: a
+watch without the right must not have the stream opened again with each try."""
 
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """The watch has ended, look for yourself: events may be lost for good (compaction).
+    """The watch has ended and may have missed events (compaction), so the listener must read.
 
-    With `refused`, a reason, etcd does not let this user watch.
+    `refused` is the reason if etcd does not let this user watch.
     """
 
     refused: str = ""
@@ -65,10 +60,9 @@ class Missed:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A watch has begun: it misses nothing that comes after this revision.
+    """A watch has begun: it misses no event after this revision.
 
-    Told once where the watch has no revision of its own, and to whoever wants to know each time
-    that it begins, on whichever stream.
+    A watch that begins now is notified once, a watch with `tell_start` on each stream.
     """
 
     revision: int
@@ -80,14 +74,13 @@ Notify = Callable[[News], None]
 
 
 class StaleToken(Exception):
-    """A new token is needed: open the stream again. The reason is the text."""
+    """The stream must be opened again, with a new token; the text is etcd's reason."""
 
 
 class Watch:
     """One watch, on a key (range end empty) or a range.
 
-    `known` is the revision up to which it was told everything, or was not interested; None: it is
-    to begin now, and has not yet.
+    `known` is the revision up to which its listener knows everything; None: it is to begin now.
     """
 
     def __init__(
@@ -110,20 +103,20 @@ class Watch:
         """The latest stream on which it was begun."""
         self.number = 0
         self.ahead = False
-        """Whether it was tried at a revision that may be in the future."""
+        """True if it was created at a revision that may be in the future."""
         self.held: Events = []
-        """What has come of a revision that is not complete yet."""
+        """The events of an incomplete revision."""
         self._close = close
         self._filters = [wire.WatchCreate.NOPUT] if deletes_only else []
 
     def close(self) -> None:
-        """End it; nothing is notified any more, except what is on its way."""
+        """End it; no call comes after this returns, except one already on its way."""
         self._close(self)
 
     def request(self, number: int, *, ahead: bool) -> wire.WatchRequest:
-        """Return what begins it, under this number, where it stands or one revision `ahead`."""
+        """Return the request that creates it: at `known`, or one revision `ahead`."""
         self.number, self.ahead, self.held = number, ahead, []
-        # Revision 1 is that of an empty etcd: nothing ever happened there. 0 would mean "now".
+        # 0 means "now"; 1 is the revision of an empty etcd, without any event.
         start = 0 if self.known is None else max(self.known + ahead, 1)
         return wire.WatchRequest(
             create=wire.WatchCreate(
@@ -137,7 +130,7 @@ class Watch:
         )
 
     def complete(self, events: Events, *, more: bool) -> Events:
-        """Return the events of whole revisions; with `more` the last one's may go on."""
+        """Return the events of complete revisions; with `more` the last one may be incomplete."""
         events = self.held + events
         last = events[-1].kv.mod_revision if more and events else math.inf
         cut = bisect_left(events, last, key=lambda event: event.kv.mod_revision)
@@ -151,14 +144,14 @@ Requests = Sequence[wire.WatchRequest]
 class OpenStream:
     """The requests and answers of one stream, without a lock.
 
-    Three kinds of threads use it. gRPC's thread takes the requests from `requests`: it alone
-    numbers watches. The reader of the stream calls `answered`. Any thread may call the others, also
-    in a signal handler or a finalizer: `begin` and `end` put one entry into a queue.
+    gRPC's thread iterates over `requests`, and it alone numbers watches. The reader of the stream
+    calls `answered`. Any thread may call the other methods, also in a signal handler or a
+    finalizer: `begin` and `end` put one entry into a queue.
 
     Args:
         wanted: all watches that are wanted; the caller adds and removes them.
-        key: a key that nobody writes, on which `check` watches.
-        now: monotonic, as elsewhere.
+        key: a key that no client writes, on which `check` watches.
+        now: the monotonic time.
         believed_until: of the stream before.
     """
 
@@ -170,9 +163,9 @@ class OpenStream:
         believed_until: float = -math.inf,
     ) -> None:
         self.believed_until = believed_until
-        """When refusals are doubted again."""
+        """The monotonic time from which a refusal asks for a new token again."""
         self.heard_at = now
-        """When the last answer was handled; infinite while one is."""
+        """The monotonic time at which the last answer was handled; infinite while one is."""
         self._wanted = wanted
         self._key = key
         self._opened_at = now
@@ -199,9 +192,8 @@ class OpenStream:
     def check(self, now: float) -> float | None:
         """Return in how many seconds to call again; None: the stream does not answer any more.
 
-        A stream that was silent for `SILENCE_S` is to answer the creation and the cancellation of a
-        watch within as long. Any answer is a proof of life, also a refusal, which has no watch id
-        where the user has no right to the key.
+        After `SILENCE_S` without an answer it sends the creation and the cancellation of a watch,
+        and the stream has as long to answer. Any answer will do, also a refusal.
         """
         if self._checked_at <= self.heard_at:
             quiet = now - self.heard_at
@@ -211,13 +203,13 @@ class OpenStream:
         elif now - self._checked_at < 2 * SILENCE_S:  # later: this process was stopped meanwhile
             return None
         self._checked_at = now
-        self._queue.put(self._prove)
+        self._queue.put(self._probe)
         return SILENCE_S
 
     # ------------------------------------------------------------ gRPC's thread
 
     def requests(self) -> Iterator[wire.WatchRequest]:
-        """Return all requests, in order: at first those that begin what is wanted already."""
+        """Return all requests, in order; the first ones create the watches that are wanted."""
         for watch in list(self._wanted):
             yield from self._begin(watch)
         while (make := self._queue.get()) is not None:
@@ -230,7 +222,7 @@ class OpenStream:
         return (self._create(watch, ahead=is_new),)
 
     def _create(self, watch: Watch, *, ahead: bool) -> wire.WatchRequest:
-        # A number of its own each time: answers to an earlier one may be on their way.
+        # Each creation has a new number: answers to an earlier one may be on their way.
         number = self._next_number()
         self._by_number[number] = watch
         return watch.request(number, ahead=ahead)
@@ -250,7 +242,7 @@ class OpenStream:
             return (_cancel(number),)
         return _cancel(number), self._create(watch, ahead=False)
 
-    def _prove(self) -> Requests:
+    def _probe(self) -> Requests:
         number = self._next_number()
         create = wire.WatchCreate(key=self._key, watch_id=number)
         return wire.WatchRequest(create=create), _cancel(number)
@@ -258,17 +250,13 @@ class OpenStream:
     # ------------------------------------------------------------ the reader
 
     def answered(self, answer: wire.WatchAnswer, now: float) -> tuple[Watch, News] | None:
-        """Return which watch is to be told what, if any is.
-
-        Raises:
-            StaleToken: see there.
-        """
+        """Return a watch and its news, if there are any."""
         number = answer.watch_id
         if answer.created and self._unanswered:
-            # In the order of the requests; not every etcd says which one it is that it refuses.
+            # In the order of the requests: a refusal may lack the number.
             number = self._unanswered.popleft()
         watch = self._by_number.get(number)
-        if watch is None or watch not in self._wanted:  # a proof of life, or closed meanwhile
+        if watch is None or watch not in self._wanted:  # a probe, or closed meanwhile
             return None
         if answer.canceled:
             if not answer.compact_revision:  # a compaction gives no reason
@@ -295,11 +283,11 @@ class OpenStream:
             self._queue.put(partial(self._begin_earlier, watch, watch.number))
             return None
         if not watch.ahead and revision < watch.known:
-            # A member that is late, or an etcd that was put back from a backup: what was told does
-            # not hold there. Not asked of a new watch, so that this is no endless loop.
+            # A member that lags, or an etcd restored from a backup: there the notified events did
+            # not happen. A new watch is not compared, or this could repeat for ever.
             return self._missed(watch)
-        told, watch.tell_start = not watch.tell_start, watch.tell_starts
-        return None if told else (watch, Started(watch.known))
+        tell_start, watch.tell_start = watch.tell_start, watch.tell_starts
+        return (watch, Started(watch.known)) if tell_start else None
 
     def _missed(self, watch: Watch, refused: str = "") -> tuple[Watch, News]:
         self._wanted.pop(watch, None)
@@ -307,7 +295,7 @@ class OpenStream:
         return watch, Missed(refused)
 
     def _refused(self, why: str, now: float) -> None:
-        """Believe a refusal, or else raise `StaleToken`; the watch is begun again with the rest."""
+        """Believe a refusal, or raise `StaleToken`: a new stream creates all watches again."""
         if now - self._opened_at < FRESH_TOKEN_S:
             self.believed_until = now + REFUSAL_BELIEVED_S
         elif now >= self.believed_until:
@@ -319,5 +307,5 @@ def _cancel(number: int) -> wire.WatchRequest:
 
 
 def _reason(answer: wire.WatchAnswer) -> str:
-    """Return why a watch was refused, without gRPC's internals."""
+    """Return etcd's reason for a refusal."""
     return answer.cancel_reason.rpartition("etcdserver: ")[2] or "no reason given"

@@ -1,12 +1,12 @@
 """The watch stream of a process on one store, shared by all watches, reopened where it stopped.
 
-A thread, started at the first watch, reads the stream and hands each answer to the watch that it is
-for. When the stream breaks, it is opened again on another member, once a second at most, and every
-watch goes on where it stopped, so that nothing is missed: `watch_state` says how.
+A thread, started at the first watch, reads the stream and notifies the watch of each answer. When
+the stream breaks, the thread opens it again on another member, once a second at most, and every
+watch continues where it stopped (`watch_state`).
 
-A stream on a frozen member says nothing, and gRPC's pings show that after 15 s at the soonest. And
-some etcds have streams that fall silent for good (#15402, #17529). So a silent stream has to prove
-that it lives (`OpenStream.check`); without a proof it is opened again on another member.
+A stream on a frozen member is silent, which gRPC's pings notice after 15 s at the soonest. In some
+etcds streams fall silent for good (#15402, #17529). So a silent stream has to prove that it lives
+(`OpenStream.check`), or it is opened again on another member.
 """
 
 from __future__ import annotations
@@ -44,13 +44,12 @@ from lockclient.threads.reentry import mark_thread
 log = get_logger(__name__)
 
 RETRY_PAUSE_S = 1.0
-"""Seconds from one try to open the stream to the next, and for which a refusal is kept back: told
-at once, whoever waits would look and ask for a watch again at once."""
+"""Seconds from one try to open the stream to the next, and from a refusal to its notification: a
+waiter that is notified at once would read and create a watch again at once."""
 STEADY_STREAM_S = 10.0
-"""Seconds for which a stream must have stood for its end to be worth a warning again."""
+"""Seconds that a stream must have lasted for a new warning about its end."""
 QUIET_REFUSALS_S = 60.0
-"""Seconds without a refusal after which the next one is worth a warning again."""
-
+"""Seconds without a refusal before a new warning about one."""
 JOIN_TIMEOUT_S = 0.5
 """Seconds that closing waits for the thread."""
 
@@ -61,11 +60,11 @@ class _Opened:
 
     stream: OpenStream
     used_at: float
-    """When a watch was last ended."""
+    """The monotonic time at which a watch was last ended."""
     call: Any = None
     stopped: str | None = None
-    """Why we end it; empty: it is opened again at once, and that is no trouble."""
-    renew: bool = False
+    """Why this process ends it; empty: without a warning, and it is opened again at once."""
+    reconnect: bool = False
     """True: open the next one by a new connection, on another member if there is one."""
 
 
@@ -77,7 +76,7 @@ class WatchStream:
 
     Args:
         channels: how to reach etcd.
-        key: a key that nobody writes: see `OpenStream`.
+        key: a key that no client writes: see `OpenStream`.
     """
 
     def __init__(self, channels: Channels, key: bytes) -> None:
@@ -117,18 +116,15 @@ class WatchStream:
 
     def pause(self) -> None:
         """End the stream before a fork; its thread opens it again."""
-        self._stop("", renew=False)
+        self._stop("")
 
-    def renew(self) -> None:
-        """Open the stream anew, by a new connection and on another member if there is one.
+    def reopen(self) -> None:
+        """Open the stream anew, by a new connection and on another member if there is one."""
+        self._stop("", reconnect=True)
 
-        For one that has fallen silent. It goes on where it stopped.
-        """
-        self._stop("", renew=True)
-
-    def _stop(self, why: str, *, renew: bool) -> None:
+    def _stop(self, why: str, *, reconnect: bool = False) -> None:
         if (opened := self._open) is not None:
-            opened.stopped, opened.renew = why, renew
+            opened.stopped, opened.reconnect = why, reconnect
             if opened.call is not None:
                 opened.call.cancel()
 
@@ -136,7 +132,7 @@ class WatchStream:
         """End the stream and the thread."""
         self._closing.set()
         self._watches.clear()
-        self._stop("", renew=False)
+        self._stop("")
         self._worker.close()
         for thread in self._worker.threads():
             if thread.ident not in (None, threading.get_ident()):  # started, and not this one
@@ -152,12 +148,12 @@ class WatchStream:
         if self._watches:
             again = opened.stream.check(now)
             if again is None:
-                # A connection that is slow to be made, and has not answered yet, is kept.
-                self._stop(f"no answer within {SILENCE_S:g} s", renew=self.connected)
+                # A connection without any answer yet may be slow: it is used again.
+                self._stop(f"no answer within {SILENCE_S:g} s", reconnect=self.connected)
             return again
         if now - opened.used_at < IDLE_S:
             return SILENCE_S
-        self._stop("", renew=False)
+        self._stop("")
         return None
 
     # ------------------------------------------------------------ the stream's thread
@@ -169,7 +165,7 @@ class WatchStream:
                 opened_at = monotonic()
                 try:
                     at_once = self._open_once(opened_at)
-                except Exception:  # a thread that ends would leave all watches as they are
+                except Exception:  # the thread must go on: all watches need it
                     log.exception("The watch on etcd failed, and is opened again.")
                     at_once = self.connected = False
                 if not at_once:
@@ -199,9 +195,9 @@ class WatchStream:
             cause = opened.stopped
         if not self._has_work():
             return True
-        if opened.renew:
-            self._channels.renew_stream(member)
-        if cause or opened.renew:
+        if opened.reconnect:
+            self._channels.reconnect_stream(member)
+        if cause or opened.reconnect:
             failover.failed(member)
         if not cause:
             return True
@@ -226,35 +222,35 @@ class WatchStream:
             ended.clear()
             if not call.add_callback(ended.set):
                 ended.set()
-            if self._closing.is_set() or opened.stopped is not None:  # and nobody has cancelled it
+            if self._closing.is_set() or opened.stopped is not None:  # before `call` was published
                 call.cancel()
             stream.heard_at = monotonic()
             scheduler.shared.after(SILENCE_S, partial(self._check, opened))
             for answer in call:
                 connection.failing_since = None
                 stream.heard_at = math.inf
-                self._take(stream, answer)
+                self._handle(stream, answer)
                 stream.heard_at = monotonic()
         except grpc.RpcError as error:
             connection.note(error)
             return cause_of(error).text
         except StaleToken:
             raise
-        except Exception as error:  # noqa: BLE001 - what the system refuses, or a closed channel
+        except Exception as error:  # noqa: BLE001 - the system refuses, or the channel is closed
             return cause_of(error).text
         finally:
             self._open = None
             stream.stop()
             if call is not None:
-                call.cancel()  # where it was left for the sake of a new token
-            # Until gRPC's own thread is done with the stream, too. At the interpreter's end that
-            # thread may be stopped while it holds the stream's lock, which then nobody gets: not
-            # the stream's `__del__` either, and the process would hang.
+                call.cancel()  # still open after a `StaleToken`
+            # Wait until gRPC's thread is done with the stream. At the interpreter's end that thread
+            # may be stopped while it holds the stream's lock, for which the stream's `__del__`
+            # would wait for ever.
             ended.wait(1)
             fork_safety.leave()
         return "etcd ended it"
 
-    def _take(self, stream: OpenStream, answer: wire.WatchAnswer) -> None:
+    def _handle(self, stream: OpenStream, answer: wire.WatchAnswer) -> None:
         if not self.connected:
             log.info("The watch on etcd stands.")
         self.connected = True
@@ -263,9 +259,9 @@ class WatchStream:
             return
         watch, news = found
         if isinstance(news, Missed) and news.refused:
-            self._keep_back(watch, self._explained(watch, news.refused))
+            self._notify_later(watch, self._explained(watch, news.refused))
         else:
-            _tell(watch, news)
+            _notify(watch, news)
 
     # ------------------------------------------------------------ refusals
 
@@ -278,24 +274,24 @@ class WatchStream:
             "the right to read that."
         )
 
-    def _keep_back(self, watch: Watch, news: Missed) -> None:
-        """Tell a refusal in a while, and warn of the first of them."""
+    def _notify_later(self, watch: Watch, news: Missed) -> None:
+        """Notify of a refusal in `RETRY_PAUSE_S`; warn of the first of several."""
         now = monotonic()
         if now - self._refused_at > QUIET_REFUSALS_S:
-            log.warning("%s Until then, waiters look once a second.", news.refused)
+            log.warning("%s Until then, waiters poll once a second.", news.refused)
         self._refused_at = now
-        scheduler.shared.after(RETRY_PAUSE_S, partial(_tell, watch, news))
+        scheduler.shared.after(RETRY_PAUSE_S, partial(_notify, watch, news))
 
 
 def _requests(stream: OpenStream) -> Iterator[wire.WatchRequest]:
-    mark_thread()  # it is gRPC's, and waits for none of ours
+    mark_thread()  # called by gRPC's thread
     yield from stream.requests()
 
 
-def _tell(watch: Watch, news: News) -> None:
+def _notify(watch: Watch, news: News) -> None:
     if watch.closed:
         return
     try:
         watch.notify(news)
-    except Exception:  # one listener's mistake must not stop what all others are told
+    except Exception:  # other listeners' notifications go on
         log.exception("A listener of a watch failed.")

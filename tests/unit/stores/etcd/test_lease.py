@@ -41,7 +41,7 @@ def test_waiters_hear_of_the_end_of_a_lease_though_the_next_renewal_failed(ttl: 
         lease.forget(1)
         assert lease.get(Deadline.after(1)) == 2
     with pytest.raises(StoreUnavailable):
-        lease.keep(Deadline.after(1))
-    assert not lease.keep(Deadline.after(1))
+        lease.extend(Deadline.after(1))
+    assert not lease.extend(Deadline.after(1))
     assert lease.get(Deadline.after(1)) == 2
-    assert lease.keep(Deadline.after(1)) == bool(ttl)
+    assert lease.extend(Deadline.after(1)) == bool(ttl)
