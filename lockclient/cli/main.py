@@ -58,9 +58,6 @@ def _run() -> None:
     with needing_services("clustermutex"):
         from lockclient.cli.group import group
 
-        if "_CLUSTERMUTEX_COMPLETE" in os.environ:
-            import lockclient.cli.setup.completion  # noqa: F401 - it tells click of our shells
-
         given: dict[str, bool] = {}
         try:
             status: Any = group(prog_name="clustermutex", standalone_mode=False, obj=given)

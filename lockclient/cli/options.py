@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Sequence
 from inspect import cleandoc
 from textwrap import fill
@@ -29,6 +30,7 @@ COMPLETION_TIMEOUT_S = 1.0
 """For the store to answer a shell that completes a name."""
 _HEX = "clustermutex.hex"
 """Where in click's context it stands that names and uuids are in hexadecimal."""
+_is_bare = re.compile(r"[\w@%+./:=-]+").fullmatch
 _HELP_WIDTH = 78
 """Characters of a line in the help."""
 
@@ -140,9 +142,9 @@ class LockName(Parsed[str]):
                 names = store.names(incomplete, MAX_NAMES, Deadline.after(COMPLETION_TIMEOUT_S))
         except (ClusterMutexError, ValueError):
             return []  # a shell in the middle of a line is no place for an error
-        # What a shell puts into a line is what it shows. A name that would steer the terminal or
-        # look like another one can't be shown as it is, and an escape would be another name.
-        return [CompletionItem(name) for name in names if plain(name) == name]
+        # A shell shows a name as it puts it into the line. So only names that need no quotes in any
+        # shell, and that look like no other name, are offered.
+        return [CompletionItem(name) for name in names if _is_bare(name) and plain(name) == name]
 
 
 class Duration(Parsed[Any]):

@@ -138,11 +138,21 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON")
 
 
-_from_json: Final = json.JSONDecoder(parse_constant=_refuse).decode
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("an object has two members of one name")
+    return found
+
+
+_from_json: Final = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_unique).decode
 
 
 def json_object(value: bytes) -> dict[str, Any] | None:
-    """Return a JSON object read as strict UTF-8, or None if it is none."""
+    """Return a JSON object, or None if the value is none.
+
+    It must be strict UTF-8, and no object in it may have two members of one name.
+    """
     try:
         found = _from_json(value.decode())
     except (ValueError, RecursionError):

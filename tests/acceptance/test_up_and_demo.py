@@ -19,7 +19,6 @@ from lockclient.cli.setup.ports import DEFAULT_PORTS, free_port
 from lockclient.cli.setup.store_server import fetch
 from tests.acceptance.shells import gone
 from tests.support.processes import BIN, Service, run_to_end, start_service, wait_until
-from tests.support.soak import soaking
 
 
 def _pids_below(service: Service) -> list[int]:
@@ -69,10 +68,9 @@ def _open_to_others(folder: Path, store_log: str = "etcd.log") -> list[str]:
 
 
 @pytest.mark.usefixtures("_path")
-@pytest.mark.parametrize("store", ["etcd", *soaking("valkey")])
-def test_the_demo_happens_as_promised(store: str) -> None:
-    """Taken, alerted on, auto-unlocked, handed over (etcd: in order): the story checks itself."""
-    with start_service(["clustermutex", "demo", "--store", store, "--exit-after-story"]) as demo:
+def test_the_demo_happens_as_promised() -> None:
+    """Taken, alerted on, auto-unlocked, handed over in order: the story checks itself."""
+    with start_service(["clustermutex", "demo", "--exit-after-story"]) as demo:
         status = demo.process.wait(300)
         told = demo.log_text()
         assert status == 0, told

@@ -85,13 +85,12 @@ def test_it_can_be_provisioned_from_a_file() -> None:
 
 
 def test_every_panel_asks_the_data_source_that_is_chosen() -> None:
-    """And each variable that is used is there."""
+    """A target without a data source has its panel's. Each variable that is used is there."""
     kinds = {variable["name"]: variable["type"] for variable in BOARD["templating"]["list"]}
     assert kinds["datasource"] == "datasource"
     chosen = {"type": "prometheus", "uid": "${datasource}"}
     for panel in PANELS:
         assert panel["datasource"] == chosen
-        assert all(target["datasource"] == chosen for target in panel["targets"])
     assert BOARD["annotations"]["list"][0]["datasource"] == chosen
     assert {"cluster", "mutexdash"} <= kinds.keys()
 

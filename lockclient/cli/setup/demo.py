@@ -1,4 +1,4 @@
-"""`clustermutex demo`: the whole idea as a story with real processes, told on the terminal."""
+"""`clustermutex demo`: a story of locks with real processes, printed on the terminal."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ from urllib.parse import quote
 import click
 
 from lockclient.cli.output import wrapped
-from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.cli.setup.processes import end, spawn
 from lockclient.cli.setup.stack import Stack
 from lockclient.cli.setup.store_server import fetch
-from lockclient.cli.setup.up import ending_on_signals, introduce, starting, stay, store_option
+from lockclient.cli.setup.up import ending_on_signals, introduce, starting, stay
 
 CHAPTER_TIMEOUT_S = 60.0
-"""Seconds after which something that was promised counts as not having happened."""
+"""Seconds to wait for each event of the story."""
 _INDENT = 11
 """Characters before each sentence, where the first line has its time."""
 
@@ -41,23 +40,22 @@ class StoryFailed(Exception):
     is_flag=True,
     help="End after the story: status 0 if all happened as promised, 1 with what did not.",
 )
-@store_option
-def demo(exit_after_story: bool, store: str) -> None:
+def demo(exit_after_story: bool) -> None:
     """Watch locks being taken, held, alerted on, removed and shown."""
     with (
         ending_on_signals(),
         tempfile.TemporaryDirectory(prefix="clustermutex-demo-") as folder,
-        starting(Stack(Path(folder), store)) as stack,
+        starting(Stack(Path(folder))) as stack,
         Story(stack) as story,
     ):
         introduce(stack)
         click.echo()
         try:
-            story.tell()
+            story.play()
         except StoryFailed as error:
             raise click.ClickException(f"The story did not go as promised: {error}") from error
         if not exit_after_story:
-            click.echo(f"\nLook at it: {click.style(stack.dashboard, bold=True)}")
+            click.echo(f"\nThe dashboard: {click.style(stack.dashboard, bold=True)}")
             held = "Two locks are still held, one of them past its alert. Ctrl-C ends it all."
             click.echo(wrapped(held, 0))
             stay(stack)
@@ -65,12 +63,10 @@ def demo(exit_after_story: bool, store: str) -> None:
 
 
 class Story:
-    """The workers and what is seen of them, at the dashboard and at the unlocker."""
+    """The workers, and what the dashboard and the unlocker show of them."""
 
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
-        self._has_queue = isinstance(stack.store, Etcd)
-        """The store queues waiters, and gives fencing tokens."""
         self._exits = ExitStack()
         self._logs: dict[str, Path] = {}
         self._began = time.monotonic()
@@ -81,8 +77,8 @@ class Story:
     def __exit__(self, *_: object) -> None:
         self._exits.close()
 
-    def tell(self) -> None:
-        """Tell the story.
+    def play(self) -> None:
+        """Run the workers and print what happens.
 
         Raises:
             StoryFailed: something did not happen, or happened too early.
@@ -93,7 +89,7 @@ class Story:
         doomed = self._start_worker("doomed")
         for name in ("steady", "forgetful", "doomed"):
             self._wait_for_log(name, "took", f"{name} to take its lock")
-        self._say("Three processes have taken a lock each. The dashboard shows by which line:")
+        self._print("Three processes have taken a lock each. The dashboard shows by which line:")
         self._show_lines("nightly-report", "invoice run", "deploy/prod")
         self._waiters()
         self._kill(doomed)
@@ -107,19 +103,13 @@ class Story:
     def _show_lines(self, *names: str) -> None:
         for name in names:
             lock = self._wait_for(partial(self._lock, name), f"{name} on the dashboard")
-            self._add(f"{name}, pid {lock['pid']}: {_where(lock['backtrace'])}")
+            self._continue(f"{name}, pid {lock['pid']}: {_where(lock['backtrace'])}")
 
     def _waiters(self) -> None:
-        if not self._has_queue:
-            for number in ("1", "2"):
-                self._start_worker(number)
-                self._wait_for_log(number, "waits", f"waiter {number} to wait")
-            self._say("Two more want deploy/prod. There is no queue here: they look, and listen.")
-            return
         for number in ("1", "2", "3"):
             self._start_worker(number)
             self._wait_for(partial(self._queued, int(number)), f"waiter {number} in the queue")
-        self._say("Three more want deploy/prod and queue for it, first come, first served.")
+        self._print("Three more want deploy/prod and queue for it, first come, first served.")
 
     def _kill(self, doomed: subprocess.Popen[bytes]) -> None:
         lock = self._lock("deploy/prod")
@@ -128,9 +118,8 @@ class Story:
         pid = lock["pid"]
         os.kill(pid, 9)
         doomed.wait()
-        self._say(f"kill -9 {pid}: the holder of deploy/prod is dead. Nothing is unlocked yet:")
-        no_lease = "a lock has no lease, and " if self._has_queue else ""
-        self._add(f"{no_lease}only silence up to its time frees it.")
+        self._print(f"kill -9 {pid}: the holder of deploy/prod is dead. Nothing is unlocked yet:")
+        self._continue("a lock has no lease, and only silence up to its time frees it.")
 
     def _alert(self) -> None:
         def alerted() -> bool:
@@ -142,51 +131,35 @@ class Story:
             lambda: b'name="invoice run"' in fetch(self._stack.unlocker, "/metrics")[1],
             "the unlocker's metric of that alert",
         )
-        self._say("“invoice run” is past its alert: its holder called no alive() for 4 s.")
-        self._add("People are alerted; the lock stays. Prometheus sees it at /metrics.")
+        self._print("“invoice run” is past its alert: its holder called no alive() for 4 s.")
+        self._continue("People are alerted; the lock stays. Prometheus sees it at /metrics.")
 
     def _auto_unlock(self) -> None:
         removal = self._wait_for(self._removal, "the auto-unlock of the dead holder's lock")
-        late = removal["removed_at"] - removal["auto_unlock_at"]
-        if late < 0:
-            raise StoryFailed(f"deploy/prod was removed {-late:.1f} s before its time.")
-        self._say(f"The unlocker removed deploy/prod, {late:.1f} s after its time was up:")
-        self._add(removal["why"])
+        after = removal["removed_at"] - removal["auto_unlock_at"]
+        if after < 0:
+            raise StoryFailed(f"deploy/prod was removed {-after:.1f} s before its time.")
+        self._print(f"The unlocker removed deploy/prod, {after:.1f} s after its time was up:")
+        self._continue(removal["why"])
 
     def _hand_over(self) -> None:
-        if not self._has_queue:
-            self._hand_over_in_any_order()
-            return
         tokens = []
         for number in ("1", "2", "3"):
             self._wait_for_log(number, "took", f"waiter {number}")
             tokens.append(int(self._log_text(number).partition("took ")[2].split()[0]))
-            self._say(f"Waiter {number} has deploy/prod now, with fencing token {tokens[-1]}.")
+            self._print(f"Waiter {number} has deploy/prod now, with fencing token {tokens[-1]}.")
         if tokens != sorted(set(tokens)):
             raise StoryFailed(f"the fencing tokens {tokens} do not rise in the order of the queue.")
-
-    def _hand_over_in_any_order(self) -> None:
-        waiting = ["1", "2"]
-        while waiting:
-            took = self._wait_for(
-                lambda: next((role for role in waiting if "took" in self._log_text(role)), None),
-                "one of those who wait",
-            )
-            waiting.remove(took)
-            self._say(f"Waiter {took} has deploy/prod now: a release wakes the next waiter.")
-        self._start_worker("3")  # it keeps the lock, so that it comes after them
-        self._wait_for_log("3", "took", "one more worker")
-        self._say("A fourth worker has deploy/prod now, and keeps it.")
 
     def _finish(self, steady: subprocess.Popen[bytes]) -> None:
         self._wait_for(lambda: steady.poll() is not None, "the worker that calls alive() to finish")
         if steady.returncode or "released" not in self._log_text("steady"):
-            said = self._log_text("steady")
-            raise StoryFailed(f"the worker that calls alive() ended badly: {said}")
-        self._say("The worker of nightly-report called alive() all along, finished and released:")
-        self._add("it ran for 8 s, far beyond its alert of 3 s, and nobody was alerted.")
+            log = self._log_text("steady")
+            raise StoryFailed(f"the worker that calls alive() ended badly: {log}")
+        self._print("The worker of nightly-report called alive() all along, finished and released:")
+        self._continue("it ran for 8 s, far beyond its alert of 3 s, and nobody was alerted.")
 
-    # ------------------------------------------------------------ what is seen
+    # ------------------------------------------------------------ the dashboard
 
     def _lock(self, name: str) -> dict[str, Any] | None:
         return self._get(f"/api/locks/{quote(name, safe='')}")
@@ -223,19 +196,19 @@ class Story:
     def _log_text(self, role: str) -> str:
         return self._logs[role].read_text(errors="replace")
 
-    # ------------------------------------------------------------ telling
+    # ------------------------------------------------------------ output
 
-    def _say(self, sentence: str) -> None:
+    def _print(self, sentence: str) -> None:
         at = time.monotonic() - self._began
         click.echo(f"{click.style(f'[{at:5.1f} s]', fg='cyan')}  {wrapped(sentence, _INDENT)}")
 
-    def _add(self, sentence: str) -> None:
+    def _continue(self, sentence: str) -> None:
         click.echo(" " * _INDENT + wrapped(sentence, _INDENT))
 
     def _wait_for(self, condition: Callable[[], Any], what: str) -> Any:
         until = time.monotonic() + CHAPTER_TIMEOUT_S
         while True:
-            with suppress(OSError):  # of a service that has just ended, which is told below
+            with suppress(OSError):  # a service has just ended, which `dead` finds
                 if value := condition():
                     return value
             if time.monotonic() > until:

@@ -1,31 +1,26 @@
 """A worker process of the demo: `python -m lockclient.cli.setup.demo_worker ROLE`.
 
-It prints a line for each thing that happens to it; the story reads them.
+It prints a line for each event; the story reads them.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from contextlib import suppress
 
-from lockclient import ClusterMutex, HeldLock, StoreError
+from lockclient import ClusterMutex, HeldLock
 
 
-def _say_taken(held: HeldLock) -> None:
-    """Say with which fencing token, where the store has such."""
-    with suppress(StoreError):
-        print(f"took {held.fencing_token}", flush=True)
-        return
-    print("took it", flush=True)
+def _print_taken(held: HeldLock) -> None:
+    print(f"took {held.fencing_token}", flush=True)
 
 
 def rebuild_nightly_report() -> None:
-    """Take the lock, work in steps, say after each that the work goes on."""
+    """Take the lock, work in steps, call `alive()` after each."""
     with ClusterMutex(
         "nightly-report", reason="rebuild totals", expected_runtime=3, auto_unlock_after=9
     ) as held:
-        _say_taken(held)
+        _print_taken(held)
         for _ in range(40):
             time.sleep(0.2)
             held.alive()
@@ -40,12 +35,12 @@ def run_invoices_and_forget() -> None:
         expected_runtime=4,
         auto_unlock_after=3600,
     ) as held:
-        _say_taken(held)
+        _print_taken(held)
         time.sleep(3600)
 
 
 def deploy_and_die() -> None:
-    """Take the lock and be killed while holding it; until then it is pushed, however long."""
+    """Take the lock and be killed while holding it; until then it gets heartbeats."""
     with ClusterMutex(
         "deploy/prod",
         reason="roll out 2.4.1",
@@ -53,12 +48,12 @@ def deploy_and_die() -> None:
         auto_unlock_after=8,
         keepalive=True,
     ) as held:
-        _say_taken(held)
+        _print_taken(held)
         time.sleep(3600)
 
 
 def deploy_after(number: str) -> None:
-    """Queue for the lock of the one that is killed; the last one keeps it."""
+    """Queue for the lock of the killed worker; the last one keeps it."""
     mutex = ClusterMutex(
         "deploy/prod",
         reason=f"roll out 2.4.{int(number) + 1}",
@@ -68,7 +63,7 @@ def deploy_after(number: str) -> None:
     )
     print("waits", flush=True)
     with mutex as held:
-        _say_taken(held)
+        _print_taken(held)
         time.sleep(1 if number != "3" else 3600)
     print("released", flush=True)
 

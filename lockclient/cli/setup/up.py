@@ -13,14 +13,6 @@ import click
 
 from lockclient.cli.setup.stack import Stack
 
-store_option = click.option(
-    "--store",
-    type=click.Choice(["etcd", "valkey"]),
-    default="etcd",
-    show_default=True,
-    help="What keeps the locks: etcd, or a server of Valkey or Redis.",
-)
-
 
 @click.command()
 @click.option(
@@ -29,7 +21,13 @@ store_option = click.option(
     help="Directory for the store's data and the logs; nobody else may read it. "
     "[default: ~/.local/state/clustermutex/up]",
 )
-@store_option
+@click.option(
+    "--store",
+    type=click.Choice(["etcd", "valkey"]),
+    default="etcd",
+    show_default=True,
+    help="What keeps the locks: etcd, or a server of Valkey or Redis.",
+)
 @click.option(
     "--etcd-port",
     type=click.IntRange(0, 65535),
@@ -70,7 +68,7 @@ def up(
         starting(Stack(folder, store, port, listen, keeps_ports=True)) as stack,
     ):
         introduce(stack)
-        click.echo("\nWhoever reaches the dashboard may force-unlock: it has no login.")
+        click.echo("\nThe dashboard has no login: anybody who reaches it may force-unlock.")
         click.echo("Ctrl-C ends all three; the locks stay in the data directory.")
         stay(stack)
     click.echo("All three have ended.")
@@ -83,13 +81,13 @@ def _state_folder() -> Path:
 
 
 def starting(stack: Stack) -> Stack:
-    """Say that it starts."""
+    """Print which programs start; return the stack."""
     click.echo(f"Starting {stack.store.name} {stack.store.version}, unlocker and mutexdash …")
     return stack
 
 
 def introduce(stack: Stack) -> None:
-    """Say where everything is."""
+    """Print the address of each program."""
     if warning := stack.store.warning:
         click.secho(warning, fg="yellow")
     for what, where in (
