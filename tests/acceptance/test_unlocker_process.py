@@ -28,7 +28,8 @@ IN_TIME = 20
 """Seconds in which it is gone: its own patience is four, the rest is a busy machine's."""
 
 
-def test_every_option_is_a_variable_too_and_a_flag_comes_first(settings: Settings) -> None:
+def test_it_is_set_by_variables_and_flags_and_serves_its_pages(settings: Settings) -> None:
+    """Every option is a variable, too; a flag goes before it."""
     variables = {
         "UNLOCKER_URL": settings.url(),
         "UNLOCKER_LISTEN": "127.0.0.1:0",
@@ -39,15 +40,9 @@ def test_every_option_is_a_variable_too_and_a_flag_comes_first(settings: Setting
     with start_service([*UNLOCKER, "--max-removals", "25"], env=variables) as service:
         wait_until(lambda: ready(service), what="readiness")
         first = json.loads(service.log_text().splitlines()[0])
-        assert settings.url() in first["message"]
-        assert "25 removals a minute" in first["message"]
-
-
-def test_its_first_line_and_its_pages(settings: Settings) -> None:
-    with when_ready(unlocker(settings)) as service:
-        first = service.log_text().splitlines()[0]
-        assert service.url in first
-        assert settings.url() in first
+        for said in (service.url, settings.url(), "25 removals a minute"):
+            assert said in first["message"]
+        assert "allow only Prometheus" not in service.log_text(), "it is reached from here alone"
         assert fetch(service, "/healthz") == (200, "alive\n")
         assert fetch(service, "/readyz") == (200, "ready\n")
         assert fetch(service, "/")[0] == 200
@@ -122,6 +117,7 @@ class TestBadFlags:
             (["--url", "consul://localhost"], "--url"),
             (["--url", "etcd://nowhere"], "nowhere"),
             (["--no-such-thing"], "--no-such-thing"),
+            (["--allowed-host", "http://x"], "--allowed-host"),
         ],
     )
     @pytest.mark.usefixtures("logging_as_before")

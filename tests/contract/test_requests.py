@@ -11,10 +11,9 @@ from dataclasses import replace
 import pytest
 
 from lockclient.model.clocks import Deadline, Stamps
-from lockclient.model.holder import Holder
 from lockclient.stores.outcomes import Conflict, Done, NotHolder, Refused, Taken
 from lockclient.stores.protocol import WatchEvent, WatchTarget
-from lockclient.stores.requests import Claim, Push, Reclaim, Remove, Request, Take, Unlock, Withdraw
+from lockclient.stores.requests import Claim, Push, Reclaim, Remove, Unlock
 from tests.contract.asking import NAME, Ask, holder, queue, removal, seen, take, taken
 from tests.contract.following import told
 from tests.contract.subject import Subject
@@ -49,37 +48,6 @@ def test_tickets_are_kept_until_they_are_lost(subject: Subject, ask: Ask) -> Non
     assert subject.store.extend_tickets(None, Deadline.after(10)) is False
     queue(ask, holder())
     assert subject.store.extend_tickets(None, Deadline.after(10)) is True
-
-
-@pytest.mark.parametrize("mark", [False, True])
-def test_withdrawing_leaves_no_lock(ask: Ask, mark: bool) -> None:
-    """Its own is gone, another one's is not touched, and a late request changes nothing."""
-    mine, other = holder(), holder()
-    for late in (holder(), mine):
-        token = take(ask, mine).token if late is not mine else 0
-        for _ in range(2):
-            assert isinstance(ask(Withdraw(NAME, late.uuid or "", mark)), Done)
-            found = seen(ask).holder
-            assert (found and found.fencing_token) == (token or None)
-    take(ask, other)
-    assert isinstance(ask(Withdraw(NAME, mine.uuid or "", mark)), Done)
-    found = seen(ask).holder
-    assert found is not None
-    assert found.uuid == other.uuid
-
-
-@pytest.mark.parametrize("attempt", [Take, lambda heir: Reclaim(heir, replace(heir, uuid="x"))])
-def test_a_uuid_that_was_withdrawn_or_removed_takes_nothing(
-    ask: Ask, attempt: Callable[[Holder], Request]
-) -> None:
-    """However often and late its requests arrive."""
-    withdrawn, removed = holder(), holder()
-    ask(Withdraw(NAME, withdrawn.uuid or "", tombstone=True))
-    assert isinstance(ask(attempt(withdrawn)), Refused)
-    take(ask, removed)
-    ask(Remove(removal(removed), None))
-    assert isinstance(ask(attempt(removed)), Refused)
-    assert seen(ask).holder is None
 
 
 def test_only_the_acquisition_that_was_looked_at_is_reclaimed(subject: Subject, ask: Ask) -> None:

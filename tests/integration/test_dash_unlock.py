@@ -12,14 +12,13 @@ import bcrypt
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.errors import LockLost
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.stores.settings import Settings
 from tests.support.locks import queue_up
 from tests.support.pages import request
 from tests.support.processes import Service, wait_until
-from tests.support.unlocker_process import fetch, figure, mutexdash, when_ready
+from tests.support.unlocker_process import fetch, figure, mutexdash
 
 ANN = {"Authorization": f"Basic {base64.b64encode(b'ann:secret').decode()}"}
 
@@ -84,34 +83,3 @@ def test_it_takes_the_lock_from_the_one_that_was_seen_and_from_no_other(
     log = dash.log_text()
     assert "ann force-unlocked 'a': 'it hangs, says bob'." in log
     assert "secret" not in log
-
-
-def test_with_etcd_away_the_last_known_state_is_shown_and_nothing_is_unlocked(
-    own_etcd: Etcd, own_store: ServiceStore
-) -> None:
-    """When it is back, the dashboard goes on."""
-    settings = Settings(endpoints=(own_etcd.endpoint,))
-    with when_ready(mutexdash(settings, "--allow-force-unlock")) as dash:
-        mutex = ClusterMutex("held", store=own_store)
-        mutex.acquire()
-
-        def connected() -> bool:
-            locks = request(dash.url, "/api/locks").json
-            return bool(locks["connected"] and locks["total"] == 1)
-
-        wait_until(connected, what="the lock to be seen")
-        own_etcd.stop()
-        wait_until(lambda: not connected(), what="etcd to be missed")
-        assert request(dash.url, "/api/locks").json["total"] == 1
-        assert [fetch(dash, path)[0] for path in ("/", "/lock/held")] == [200, 200]
-        assert fetch(dash, "/api/locks/held")[0] == 503
-        code, said = unlock(dash, "held", mutex.uuid)
-        assert (code, said["error"].startswith("Nothing was unlocked: etcd is unreachable.")) == (
-            503,
-            True,
-        )
-        own_etcd.start()
-        wait_until(connected, what="etcd to be seen again")
-        assert mutex.holder() is not None
-        mutex.release()
-        wait_until(lambda: request(dash.url, "/api/locks").json["total"] == 0)

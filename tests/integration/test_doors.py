@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from click.testing import CliRunner
-
 from tests.support.pages import request
 from tests.support.processes import Service, start_service, wait_until
-from unlocker.cli import main
 
 NOWHERE = ("--url", "etcd://127.0.0.1:1/x")
 
@@ -32,11 +29,3 @@ def test_an_unlocker_beyond_loopback_says_so_and_answers_to_its_names_only() -> 
         assert len(said) == 1
         assert f"WARNING unlocker: Anyone who can reach {unlocker.url} can read" in said[0]
         assert unlocker.log_text().count("'evil.example'") == 1
-
-
-def test_an_unlocker_on_loopback_has_nothing_to_say() -> None:
-    with start_service(["unlocker", *NOWHERE, "--listen", "127.0.0.1:0"]) as unlocker:
-        wait_until(lambda: status(unlocker, "/healthz") == 200)
-        assert "Prometheus" not in unlocker.log_text()
-    done = CliRunner().invoke(main, [*NOWHERE, "--allowed-host", "http://x"])
-    assert (done.exit_code, "--allowed-host" in done.stderr) == (2, True)

@@ -10,7 +10,6 @@ import pytest
 from lockclient import ClusterMutex, LockLost, Settings
 from lockclient.acquisition.heartbeat_and_loss import held_by_process
 from lockclient.stores.service_protocol import ServiceStore
-from tests.support.etcd_binary import Etcdctl, put_at_once
 from tests.support.locks import HolderProcess, has, held
 from tests.support.processes import Figure, run_to_end, wait_until
 
@@ -103,20 +102,6 @@ def test_after_exec_it_has_its_lock_back_and_its_threads_steal_none(
     assert (times, most) == (100, 1), done.stderr
     figure(f"after exec a worker had its lock back in {took:.2f} s; 5 threads stole none in 100")
     assert took < 5, "it waited, as for a rival that lives"
-
-
-def test_an_identity_that_was_left_behind_proves_nothing(
-    store: ServiceStore, root: str, etcdctl: Etcdctl, worker: HolderProcess
-) -> None:
-    """Somebody deleted `uuid` alone: the `about` that stays is not that of the next holder."""
-    worker.kill()
-    prefix = f"{root}/locks/x/"
-    etcdctl("del", f"{prefix}uuid")
-    put_at_once(etcdctl, prefix, {"uuid": "other", "hostname": "h", "alert_at": "5000000000"})
-    heir = ClusterMutex("x", identity="worker-7", store=store)
-    assert not heir.acquire(blocking=False)
-    holder = held(store, "x")
-    assert (holder.uuid, holder.identity, holder.broken()) == ("other", None, False)
 
 
 def test_a_holder_elsewhere_that_lives_on_is_told(

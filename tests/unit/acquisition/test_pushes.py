@@ -76,6 +76,18 @@ def test_no_quiet_time_reaches_beyond_the_deadline() -> None:
     pytest.fail("it says that all is well after its deadline")
 
 
+def test_alive_in_a_hot_loop_asks_nothing_and_force_always_pushes() -> None:
+    store = MemoryStore()
+    with ClusterMutex("x", store=store) as held:
+        asked = len(store.asked)
+        for _ in range(100):
+            held.alive()
+        assert len(store.asked) == asked
+        for _ in range(3):
+            held.alive(force=True)
+        assert len(store.asked) == asked + 3
+
+
 class GapsStore(MemoryStore):
     """Its watches, begun slowly, can be told of gaps."""
 
