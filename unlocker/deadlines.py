@@ -26,9 +26,9 @@ CARRIED_OVER_AFTER_S = 60.0
 """Seconds after its `auto_unlock_at` from which a lock counts as kept by a restart."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class JudgedLock:
-    """One lock and the verdict about it.
+    """One lock and the verdict about it; each verdict after a change is a new object.
 
     Attributes:
         state: one of `STATES`.
@@ -138,6 +138,10 @@ class Deadlines:
     def is_current(self, item: JudgedLock) -> bool:
         """Return whether the lock is unchanged since `pop_due` returned this item."""
         return self._items.get(item.row.holder.name) is item
+
+    def held(self) -> int:
+        """Return the number of locks."""
+        return len(self._items)
 
     def counts(self) -> dict[str, int]:
         """Return the number of locks in each of `STATES`."""

@@ -55,8 +55,8 @@ class Remover:
     metrics: Metrics
     ending: threading.Event
     _pending: deque[JudgedLock] = field(default_factory=deque)
-    _refused: set[Key] = field(default_factory=set)
-    _ambiguous: set[Key] = field(default_factory=set)
+    _refused: set[JudgedLock] = field(default_factory=set)
+    _unanswered: set[JudgedLock] = field(default_factory=set)  # the request may be in flight
     _last_removed: JudgedLock | None = None
 
     def run(self, due: Iterable[JudgedLock]) -> None:
@@ -78,11 +78,11 @@ class Remover:
             full = bool(todo)
             self._pending.extendleft(reversed(todo))
         if all(ends):
-            self.rate_limit.withhold(self._drop_settled() if full else 0, self._held())
+            self.rate_limit.withhold(self._drop_settled() if full else 0, self.deadlines.held())
 
     def failing(self) -> set[str]:
         """Return the names of locks whose removal was refused and is retried, for any thread."""
-        return {name for name, _ in self._refused.copy()}
+        return {item.row.holder.name for item in self._refused.copy()}
 
     def _work(self, todo: deque[JudgedLock], budget: Deadline) -> bool:
         """Remove locks until none is left or the rate limit is reached; False: stopped earlier."""
@@ -94,11 +94,11 @@ class Remover:
             except IndexError:  # other threads did the rest
                 break
             if self._is_settled(item):
-                self._refused.discard(_key(item))
+                self._refused.discard(item)
             elif not self._wait_until_counted():
                 todo.appendleft(item)
                 return False
-            elif self.rate_limit.is_full(self._held()):
+            elif self.rate_limit.is_full(self.deadlines.held()):
                 todo.appendleft(item)
                 return True
             else:
@@ -107,16 +107,13 @@ class Remover:
 
     def _is_settled(self, item: JudgedLock) -> bool:
         """Return whether a lock needs neither a removal nor counting."""
-        return not self.deadlines.is_current(item) and _key(item) not in self._ambiguous
+        return not self.deadlines.is_current(item) and item not in self._unanswered
 
     def _drop_settled(self) -> int:
         """Forget locks that no longer need a removal; return the number of the others."""
         self._pending = deque(item for item in self._pending if not self._is_settled(item))
-        self._refused.intersection_update(map(_key, self._pending))
+        self._refused.intersection_update(self._pending)
         return len(self._pending)
-
-    def _held(self) -> int:
-        return sum(self.deadlines.counts().values())
 
     def _wait_until_counted(self) -> bool:
         """Wait until the rate limit has counted all removals up to our last one.
@@ -132,32 +129,16 @@ class Remover:
         return True
 
     def _try(self, item: JudgedLock) -> None:
-        key, result = _key(item), FAILED
+        holder, result = item.row.holder, FAILED
+        key: Key = holder.name, holder.uuid
         try:
-            result = self._attempt(item)
+            result = self._remove(item)
         except StoreUnavailable:
-            self._ambiguous.add(key)
+            self._unanswered.add(item)
             self.rate_limit.count([key])  # it may have happened
             raise
-        finally:
-            self.metrics.auto_unlocks.labels(result).inc()
-            if result == FAILED:
-                self._pending.append(item)
-            else:
-                self._refused.discard(key)
-                self._ambiguous.discard(key)
-        if result == REMOVED and not self.rate_limit.unlimited:
-            self.rate_limit.count([key])
-            self._last_removed = item
-
-    def _attempt(self, item: JudgedLock) -> str:
-        try:
-            return self._remove(item)
-        except StoreUnavailable:
-            raise
         except Exception as error:  # the other locks are due as well
-            if _key(item) not in self._refused:  # log once for a lock, not once a second
-                holder = item.row.holder
+            if item not in self._refused:  # log once for a lock, not once a second
                 log.warning(
                     "Lock '%s' is due and can't be removed; retrying: %s",
                     shown_name(holder.name),
@@ -165,8 +146,17 @@ class Remover:
                     extra=log_fields("removal-failed", holder),
                     exc_info=not isinstance(error, StoreError),
                 )
-            self._refused.add(_key(item))
-            return FAILED
+            self._refused.add(item)
+        finally:
+            self.metrics.auto_unlocks.labels(result).inc()
+            if result == FAILED:
+                self._pending.append(item)
+            else:
+                self._refused.discard(item)
+                self._unanswered.discard(item)
+        if result == REMOVED and not self.rate_limit.unlimited:
+            self.rate_limit.count([key])
+            self._last_removed = item
 
     def _remove(self, item: JudgedLock) -> str:
         row, deadline = item.row, Deadline.after(_REQUEST_TIMEOUT_S)
@@ -204,7 +194,3 @@ class Remover:
             removal.why,
             extra=log_fields("auto-unlocked", holder, removal),
         )
-
-
-def _key(item: JudgedLock) -> Key:
-    return item.row.holder.name, item.row.holder.uuid

@@ -216,8 +216,7 @@ class Unlocker:
             "recipient",
             dict.fromkeys(self._notifier.failing(), 1),
         )
-        held = sum(self._deadlines.counts().values())
-        yield from gauges.rate_limit_gauges(self._rate_limit.state(held))
+        yield from gauges.rate_limit_gauges(self._rate_limit.state(self._deadlines.held()))
 
     def _on_change(self, changes: list[Transition]) -> None:
         """Apply the table's changes; the table's thread calls this."""

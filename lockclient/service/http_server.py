@@ -1,8 +1,8 @@
-"""The HTTP server of both services: waitress, in a thread of its own, by its public settings.
+"""The HTTP server of both services: waitress in a thread of its own, with public settings only.
 
-A few threads answer requests. No thread waits for a client that does not read: an answer is
-buffered whole, in a file beyond 1 MiB. Connections up to the limit may be slow without keeping
-probes or viewers waiting; beyond it waitress accepts none until one ends.
+A few threads answer requests. No thread waits for a client that does not read: waitress buffers the
+whole answer, in a file beyond 1 MiB. Slow connections up to the limit delay neither probes nor
+viewers; beyond the limit waitress accepts no connection until one ends.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ MAX_ANSWER_BYTES = 16 * 1024 * 1024
 
 
 class HttpServer:
-    """A WSGI application that is served in a thread of its own.
+    """Serves a WSGI application in a thread of its own.
 
     Args:
-        proxied: the application itself reads `X-Forwarded-…` headers; else it sees none.
+        proxied: the application reads `X-Forwarded-…` headers; else waitress removes them.
 
     Raises:
         click.ClickException: the address can't be listened on.
@@ -60,15 +60,15 @@ class HttpServer:
         self._thread = threading.Thread(target=self._serve, name="http", daemon=True)
 
     def start(self) -> None:
-        """Begin to answer."""
+        """Start the thread."""
         self._thread.start()
 
     def trouble(self) -> str | None:
-        """Return a sentence if nobody answers any more."""
+        """Return a sentence if the thread has ended, else None."""
         return None if self._thread.is_alive() else "The thread that answers HTTP has ended."
 
     def close(self) -> None:
-        """Stop listening; requests under way get a moment to end."""
+        """Stop listening; running requests get a second to end."""
         self._is_closing = True
         self._server.close()
         self._server.task_dispatcher.shutdown(timeout=1)

@@ -1,4 +1,4 @@
-"""Service lifecycle: serve until a signal ends it, supervise meanwhile, end within seconds."""
+"""Service lifecycle: serves and supervises until a signal comes, then ends within seconds."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from lockclient.service.supervision import Supervisor, notify
 log = logging.getLogger(__name__)
 
 SHUTDOWN_TIMEOUT_S = 4.0
-"""Seconds to end in: 5 are promised."""
+"""Seconds to clean up in; the documents promise an end within 5."""
 
 
 class EndSignal:
-    """SIGTERM, SIGINT or SIGHUP, caught from now on. For the main thread.
+    """Catches SIGTERM, SIGINT and SIGHUP from its construction on; for the main thread.
 
-    Its handler runs in the midst of whatever the main thread does, its `wait` included. So it takes
-    no lock: an Event's own, which `wait` holds for moments, would be waited for in vain, for ever.
+    The handler may interrupt the main thread anywhere, also in `wait`. So it must not take the lock
+    of an Event, which `wait` holds at moments: that would be a deadlock.
     """
 
     def __init__(self) -> None:
@@ -39,11 +39,11 @@ class EndSignal:
 
     def _catch(self, number: int, _frame: Any) -> None:
         self._names.append(signal.Signals(number).name)
-        with suppress(RuntimeError):  # another one has come, and nobody has seen it yet
+        with suppress(RuntimeError):  # an earlier signal has released it
             self._coming.release()
 
     def wait(self, seconds: float = math.inf) -> str | None:
-        """Wait for it, but not longer than that, and return its name; None if it did not come."""
+        """Return the name of the first signal; None if none came within so many seconds."""
         until = monotonic() + seconds
         # With a timeout: a signal that the kernel hands to another thread does not wake a main
         # thread that waits for ever, and its handler would never run.
@@ -55,15 +55,15 @@ class EndSignal:
 def end_process(clean_up: Callable[[], None], patience: float, status: int = 0) -> NoReturn:
     """Clean up, for `patience` seconds at most, and end the process with this status.
 
-    Without the interpreter's own end: that waits for every thread of a pool, a request that hangs
-    included, and can itself hang for ever in the `__del__` of a gRPC call, which wants a lock that
-    a gRPC thread held at the moment when the end stopped all threads.
+    The interpreter's own shutdown is skipped: it waits for every thread of a pool, also for one
+    that hangs, and can itself deadlock in the `__del__` of a gRPC call, which needs a lock that a
+    stopped gRPC thread may hold.
     """
     cleaner = threading.Thread(target=clean_up, name="clean-up", daemon=True)
     cleaner.start()
     cleaner.join(patience)
     if cleaner.is_alive():
-        log.warning("Cleaning up took more than %g s and was left at that.", patience)
+        log.warning("The clean-up takes more than %g s and is abandoned.", patience)
     logging.shutdown()
     os._exit(status)
 
@@ -74,13 +74,13 @@ def serve(
     """Answer HTTP until the signal comes or the service is not live; then end the process.
 
     Args:
-        is_live: see `Supervisor`.
-        stop: ends the service in good order.
+        is_live: returns a sentence if a part has ended or hangs, else None.
+        stop: stops the service's threads.
     """
     server.start()
     supervisor = Supervisor(lambda: is_live() or server.trouble())
     notify("READY=1")
-    while (why := supervisor.look()) is None:
+    while (why := supervisor.check()) is None:
         if (name := end.wait(1.0)) is not None:
             log.info("Ending on %s.", name)
             break

@@ -1,4 +1,4 @@
-"""Logging of the services: text or JSON, a line an event, with the fields of a lock."""
+"""Logging of the services: text or JSON, one line for each event, with the fields of a lock."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ MAX_FIELD_CHARS = 500
 def log_fields(event: str, holder: Holder, removal: Removal | None = None) -> dict[str, object]:
     """Return the `extra` of a logging call about a lock: its fields in JSON.
 
-    A removal's record is told in full, in text as in JSON: the store keeps it for some days only,
-    or not at all if it is out of space.
+    A removal record is logged in full, because the store keeps it for some days only, or not at all
+    if it is out of space.
     """
     known = {"lock": holder.name, "uuid": holder.uuid, "hostname": holder.hostname}
     texts = {field: text and text[:MAX_FIELD_CHARS] for field, text in known.items()}
@@ -36,13 +36,13 @@ def log_fields(event: str, holder: Holder, removal: Removal | None = None) -> di
 
 
 class RateFilter(logging.Filter):
-    """Lets a few records a minute through, and says with the next one how many it left out.
+    """Passes a few records a minute; the next one has the number of those left out.
 
-    For loggers of which somebody outside decides how much they have to say.
+    For loggers whose records clients can provoke.
 
     Args:
-        limit: of records a minute.
-        clock: tells seconds that only grow.
+        limit: records in a minute.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -93,16 +93,16 @@ class _JsonFormatter(logging.Formatter):
 
 
 def configure_logging(level: str, style: str) -> None:
-    """Log to stderr, a line an event, as text or JSON. Only programs call this."""
+    """Log to stderr, one line for each event, as text or JSON. Only programs call this."""
     handler = logging.StreamHandler(sys.stderr)
     text = _TextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(_JsonFormatter() if style == "json" else text)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # Their chatter about each job and each queued request is no news to an operator.
+    # Operators do not need their records about each job and each queued request.
     for noisy in ("apscheduler", "waitress"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
-    # Nor is an error for each request of a stranger who sends crooked ones. What it says goes
-    # through one logger: filters are asked there, and not by those above it.
+    # Clients can provoke an error with each malformed request. All of waitress's records go through
+    # this logger; a filter applies only to records that are logged to its own logger.
     waitress = logging.getLogger("waitress")
     if not any(isinstance(known, RateFilter) for known in waitress.filters):
         waitress.addFilter(RateFilter())

@@ -1,10 +1,10 @@
-"""No part of a service may end or hang unnoticed: looked at each second, and told to systemd.
+"""Notices a part of a service that has ended or hangs, and reports to systemd's watchdog.
 
-The main thread of a service does nothing else. As long as all goes on, systemd's watchdog is told
-so; when a part has not moved for `LIMIT` seconds, `/healthz` says 503, and if it stays so the
-process ends with status 1 and a reason. Its supervisor starts it anew: systemd, a container's
-restart policy (which restarts nothing that is merely unhealthy), Kubernetes. That is more often
-right than mending it from within: nobody knows what a thread that hangs holds.
+The main thread of a service checks every part once a second and does nothing else. While all parts
+work, it notifies systemd's watchdog. When a part has not moved for `LIMIT` seconds, `/healthz`
+answers 503; if it stays so, the process ends with status 1 and a reason. Then systemd, Kubernetes
+or a container's restart policy (which ignores an unhealthy container) starts it again. A restart is
+safer than a repair from within, because a thread that hangs may hold locks.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from lockclient.text.durations import duration, period
 log = logging.getLogger(__name__)
 
 LIMIT = 60.0
-"""Seconds that a part may be late: far more than the budget of the longest sweep."""
+"""Seconds without a run after which a part counts as hanging: more than the longest sweep takes."""
 SURE = 10
-"""Looks in a row, one a second, that must find it so: all is late in a process that was stopped
-and goes on, for a moment."""
+"""Failed checks in a row, one a second, after which the process ends: in a process that was stopped
+and continues, all parts fail the first checks."""
 
 
 class Pulse:
-    """When something that is done again and again was last done, well or not.
+    """The time of the last run of a repeated task, whether it succeeded or not.
 
     Args:
-        name: what it is, for a sentence.
-        interval: seconds from one time to the next.
+        name: of the task, in sentences.
+        interval: seconds between two runs.
     """
 
     def __init__(self, name: str, interval: float) -> None:
@@ -43,21 +43,21 @@ class Pulse:
         self._outage = Outage(log, f"The {name} works again.")
 
     def beat(self) -> None:
-        """Take note that it was done."""
+        """Note that a run has ended."""
         self._last = monotonic()
 
     def run(self, work: Callable[[], object]) -> None:
-        """Do it once; an exception is logged and does not leave this call."""
+        """Run the task once; an exception is logged and does not leave this call."""
         try:
             work()
             self._outage.succeeded()
         except Exception as error:  # noqa: BLE001 - one run's bug does not end the next runs
             self._outage.failed("The %s failed, and is tried again.", self.name, error=error)
-        finally:  # that it hangs is what nobody would see
+        finally:
             self.beat()
 
     def trouble(self, limit: float) -> str | None:
-        """Say in a sentence that it is late by more than `limit` seconds, if so."""
+        """Return a sentence if a run is overdue by more than `limit` seconds, else None."""
         ago = monotonic() - self._last
         if ago <= self._interval + limit:
             return None
@@ -68,17 +68,17 @@ class Pulse:
 
 
 def first_trouble(pulses: Iterable[Pulse], limit: float) -> str | None:
-    """Return what the first of them says that is late by more than `limit` seconds."""
+    """Return the sentence of the first task that is overdue by more than `limit` seconds."""
     return next((why for pulse in pulses if (why := pulse.trouble(limit)) is not None), None)
 
 
 class Loop:
-    """Work that is done again and again in a thread of its own, whatever it raises.
+    """Repeats a task in a thread of its own, whatever the task raises.
 
     Args:
-        name: what it is, for a sentence.
-        seconds: from the end of one time to the next.
-        work: what is done.
+        name: of the task, in sentences.
+        seconds: from the end of a run to the next one.
+        work: the task.
     """
 
     def __init__(self, name: str, seconds: float, work: Callable[[], object]) -> None:
@@ -89,16 +89,16 @@ class Loop:
         self._thread = threading.Thread(target=self._run, name=name.replace(" ", "-"), daemon=True)
 
     def start(self) -> None:
-        """Begin, after the first `seconds`."""
+        """Start the thread; the first run begins after `seconds`."""
         self._pulse.beat()
         self._thread.start()
 
     def stop(self) -> None:
-        """Let the thread end; work that is under way goes on to its end."""
+        """Let the thread end after its current run; does not wait."""
         self._stopping.set()
 
     def trouble(self, limit: float = LIMIT) -> str | None:
-        """Say in a sentence that it was started and is late by more than `limit` seconds, if so."""
+        """Return a sentence if it was started and a run is overdue by more than `limit` seconds."""
         return None if self._thread.ident is None else self._pulse.trouble(limit)
 
     def _run(self) -> None:
@@ -107,32 +107,32 @@ class Loop:
 
 
 class Supervisor:
-    """Looks after a service.
+    """Checks a service.
 
     Args:
-        sick: says in a sentence what of it has ended or hangs; None: all goes on.
+        trouble: returns a sentence if a part has ended or hangs, else None.
     """
 
-    def __init__(self, sick: Callable[[], str | None]) -> None:
-        self._sick = sick
-        self._found = 0
+    def __init__(self, trouble: Callable[[], str | None]) -> None:
+        self._trouble = trouble
+        self._failed_checks = 0
 
-    def look(self) -> str | None:
-        """Look once; return why the process has to end, if it has."""
+    def check(self) -> str | None:
+        """Check once; return why the process must end, or None."""
         try:
-            why = self._sick()
-        except Exception as error:  # noqa: BLE001 - who can't tell is not well
+            why = self._trouble()
+        except Exception as error:  # noqa: BLE001 - a check that fails counts as trouble
             why = f"Whether this still works can't be checked ({type(error).__name__}: {error})."
         if why is None:
-            self._found = 0
+            self._failed_checks = 0
             notify("WATCHDOG=1")
             return None
-        self._found += 1
-        return why if self._found >= SURE else None
+        self._failed_checks += 1
+        return why if self._failed_checks >= SURE else None
 
 
 def notify(state: str) -> None:
-    """Tell systemd, if it has started us and wants to hear: see `sd_notify(3)`."""
+    """Send a state to systemd if it has started us and listens: see `sd_notify(3)`."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return

@@ -41,15 +41,15 @@ def told(heard: socket.socket) -> list[str]:
 def test_systemd_is_told_as_long_as_all_is_well(systemd: socket.socket) -> None:
     why: str | None = None
     supervisor = Supervisor(lambda: why)
-    assert supervisor.look() is None
+    assert supervisor.check() is None
     assert told(systemd) == ["WATCHDOG=1"]
     why = "A bug."
-    assert [supervisor.look() for _ in range(SURE - 1)] == [None] * (SURE - 1)
+    assert [supervisor.check() for _ in range(SURE - 1)] == [None] * (SURE - 1)
     why = None
-    assert supervisor.look() is None
+    assert supervisor.check() is None
     assert told(systemd) == ["WATCHDOG=1"], "while it was sick, nothing"
     why = "A bug."
-    assert [supervisor.look() for _ in range(SURE)] == [*[None] * (SURE - 1), "A bug."]
+    assert [supervisor.check() for _ in range(SURE)] == [*[None] * (SURE - 1), "A bug."]
     assert told(systemd) == []
 
 
@@ -71,7 +71,7 @@ def test_who_can_not_tell_is_not_well() -> None:
         raise KeyError("a bug")
 
     supervisor = Supervisor(fail)
-    reasons = [supervisor.look() for _ in range(SURE)]
+    reasons = [supervisor.check() for _ in range(SURE)]
     assert reasons[:-1] == [None] * (SURE - 1)
     assert "KeyError" in (reasons[-1] or "")
 
