@@ -1,4 +1,4 @@
-"""History: which holders lost or released their locks lately, in memory and bounded."""
+"""History: the holdings that ended lately, in memory and bounded."""
 
 from __future__ import annotations
 
@@ -13,17 +13,13 @@ from lockclient.overview.listed_locks import RELEASED, Ended
 from lockclient.overview.rows import Transition
 
 _MAX_ENDED = 2000
-"""Ended holdings that are kept, the newest."""
+"""The newest ended holdings are kept."""
 _MAX_RECORDS = 1000
-"""Records of removals that wait for their lock to go: the same step tells both, at most a few."""
+"""Removals whose lock has not gone yet; a step of the table brings both, so they are few."""
 
 
 class History:
-    """Listens to the table; its methods may be called from any thread.
-
-    Args:
-        clock: the wall clock, for tests.
-    """
+    """Listens to the table; any thread may call it."""
 
     def __init__(self, *, clock: Callable[[], float] = time.time, most: int = _MAX_ENDED) -> None:
         self._clock = clock
@@ -31,11 +27,11 @@ class History:
         self._ended: deque[Ended] = deque(maxlen=most)
         self._records: OrderedDict[tuple[str, str | None], Removal] = OrderedDict()
         self.version = 0
-        """Grows with everything that ends."""
+        """Grows with each holding that ends."""
 
     def note_removals(self, removals: Sequence[Removal], found: bool) -> None:
-        """Take down why locks go: the table tells this before it tells that they went."""
-        if found:  # those were gone before we looked
+        """Note why locks go; the table calls this before `note`."""
+        if found:  # they were gone before the first reading
             return
         for removal in removals:
             self._records[removal.holder.name, removal.holder.uuid] = removal
@@ -43,7 +39,7 @@ class History:
             self._records.popitem(last=False)
 
     def note(self, transitions: Sequence[Transition]) -> None:
-        """Take down which holders have lost or released their locks."""
+        """Note the holders that lost or released their locks."""
         wall = self._clock()
         ended = [
             self._end(change.before.holder, wall, exact=change.live)

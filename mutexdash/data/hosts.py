@@ -14,14 +14,9 @@ from mutexdash.data.waits import Waits
 
 
 class HostRow(NamedTuple):
-    """A host.
+    """A host, with the number of its locks, of those that are not OK, and of its waiters.
 
-    Attributes:
-        hostname: its name.
-        held: how many locks it holds.
-        unhealthy: of how many of these the verdict is not OK.
-        waiting: how many of its clients wait, of those that are read.
-        worst: how its most urgent lock stands; None: it holds none.
+    `worst` is the standing of its most urgent lock; None: it holds none.
     """
 
     hostname: str
@@ -32,13 +27,7 @@ class HostRow(NamedTuple):
 
 
 def select_hosts(locks: Iterable[Listed], waits: Waits, query: Query) -> Page:
-    """Return a page of the hosts in whose names each word is found.
-
-    Args:
-        locks: that are held, the most urgent first.
-        waits: who waits.
-        query: what is asked for.
-    """
+    """Return a page of the hosts whose names have each word; `locks` has the most urgent first."""
     held, unhealthy, worst = Counter[str](), Counter[str](), dict[str, Standing]()
     for lock in locks:
         if (hostname := lock.holder.hostname) is not None:

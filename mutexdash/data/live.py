@@ -1,4 +1,4 @@
-"""The live state: a new snapshot when somebody looks, and how far it may be believed."""
+"""The newest snapshot, built when a viewer asks, and up to when it is proven to be complete."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from mutexdash.data.staleness import Probe
 from mutexdash.data.waits import NO_WAITS, WaiterPoller
 
 RESTORE_SHOWN_S = 86400.0
-"""Seconds for which a restore of the store is told."""
+"""Seconds for which pages show that the store was restored."""
 
 
 class DatedSnapshot(NamedTuple):
-    """A snapshot, when a viewer looks at it, and how far it may be believed.
+    """A snapshot with the time of a request, and how old it is.
 
     Attributes:
-        judged_at: the time at which locks are judged: not later than what is known of them.
-        updated_at: the time up to which the snapshot is proven to show all that was written.
-        away_since: `updated_at` if that is too long ago; None if all is well.
-        silent: the store answers, and its watch does not bring what it says.
+        judged_at: the wall-clock time by which locks are judged.
+        updated_at: the time up to which the snapshot is proven to show all writes.
+        away_since: `updated_at` if that is too long ago, else None.
+        silent: the store answers, but its watch does not bring what it wrote.
         remarks: `ServiceStore.warnings_for_display`.
     """
 
@@ -50,7 +50,7 @@ class DatedSnapshot(NamedTuple):
         return last if self.wall < last + RESTORE_SHOWN_S else 0.0
 
     def shown(self, *parts: str) -> tuple[object, ...]:
-        """Return all that every page shows, and the versions of these parts of the snapshot."""
+        """Return what all pages show, and the versions of these parts of the snapshot: an ETag."""
         snapshot = self.snapshot
         banners = self.state, self.restored_at, snapshot.failing, self.remarks
         versions = [snapshot.versions[part] for part in parts]
@@ -58,17 +58,16 @@ class DatedSnapshot(NamedTuple):
 
 
 class Live:
-    """The newest snapshot, made when somebody looks and something has changed.
+    """Builds a snapshot when a viewer asks and something has changed.
 
     Args:
-        table: where from; it stays the caller's to start and stop.
-        history: what ended lately; it listens to the table.
-        probe: knows how old the table's data are; without one, only whether a stream stands is
-            known.
-        waiting: knows who waits; without one, nobody does.
+        table: the caller starts and stops it.
+        history: listens to the table.
+        probe: measures how old the table's data are; None: only the watch's connection counts.
+        waiting: reads the waiters; None: there are none.
         clock: the wall clock, for tests.
-        rest: for how many times its own building time a snapshot is used at least, so that many
-            viewers of many busy locks can't keep the process building all the time.
+        rest: a snapshot is used for at least so many times its own building time, so that
+            building takes a bounded share of a core.
     """
 
     def __init__(
@@ -94,31 +93,28 @@ class Live:
         self._good_until = 0.0
         self._connected_at = clock()
         self._settled = False
-        noting = Loop("note of when etcd was there", 1.0, self._note)
+        noting = Loop("note of when the store was reachable", 1.0, self._note)
         self._loops = [loop for loop in (noting, probe, waiting) if loop is not None]
 
     def start(self) -> None:
-        """Begin to note when the store was there last, even while nobody looks."""
         for loop in self._loops:
             loop.start()
 
     def stop(self) -> None:
-        """End what `start()` began."""
         for loop in self._loops:
             loop.stop()
 
     def is_live(self) -> str | None:
-        """Return what has ended or hangs, a sentence, so that only a new start helps; else None."""
+        """Return a sentence about a thread that has ended or hangs, or None."""
         if why := self.table.down():
             return why
         return next((why for loop in self._loops if (why := loop.trouble())), None)
 
     def now(self) -> float:
-        """Return the time, Unix seconds."""
         return self._clock()
 
     def updated_at(self) -> float:
-        """Return until when what is shown is all that was written (Unix seconds)."""
+        """Return up to when the table is proven to show all writes (Unix seconds)."""
         if self._probe is not None:
             return self._clock() - self._probe.age()
         if self.table.connected():
@@ -126,17 +122,16 @@ class Live:
         return self._connected_at
 
     def away_since(self) -> float | None:
-        """Return when the store was last there (Unix seconds); None if it is there now."""
+        """Return when the store was last reachable (Unix seconds); None: it is now."""
         updated_at = self.updated_at()
         here = self.table.connected() and not (self._probe and self._probe.age() > self._probe.old)
         return None if here and not self.silent() else updated_at
 
     def silent(self) -> bool:
-        """Tell whether the store answers, and what it says does not come by the watch."""
         return self._probe is not None and self._probe.silent()
 
     def dated_snapshot(self) -> DatedSnapshot | None:
-        """Return what there is to see now; None before everything was read once."""
+        """Return the current snapshot; None before everything was read once."""
         if not self.table.ready():
             return None
         wall = self._clock()
@@ -144,16 +139,16 @@ class Live:
         with self._lock:
             snapshot = self._newest(wall, judged_at)
         remarks = self._probe.remarks() if self._probe is not None else ()
-        believed = self.updated_at(), self.away_since(), self.silent()
-        return DatedSnapshot(snapshot, wall, judged_at, *believed, remarks)
+        age = self.updated_at(), self.away_since(), self.silent()
+        return DatedSnapshot(snapshot, wall, judged_at, *age, remarks)
 
     def _newest(self, wall: float, judged_at: float) -> Snapshot:
         before, started = self._snapshot, time.monotonic()
         if before is not None and started < self._good_until:
             return before
         waits = self._waiting.waits() if self._waiting is not None else NO_WAITS
-        # Read before the snapshot is made, which may be newer than they say.
-        # (A store that was restored may come to have a revision that it had before.)
+        # Read before the snapshot is built, which may be newer. (A restored store may reach a
+        # revision that it had before: so `loads` counts, too.)
         inputs = self.table.revision, self.table.loads, self.history.version, waits
         if before is not None and inputs == self._inputs and before.is_right_at(judged_at):
             return before
@@ -165,11 +160,11 @@ class Live:
 
     def _note(self) -> None:
         self.updated_at()
-        # The first snapshot takes longest: nobody should wait for it.
+        # The first snapshot takes longest, so no viewer should wait for it.
         if not self._settled and self.dated_snapshot() is not None:
             self._settled = True
-            # What there is by now stays, nearly. Looked through for garbage again and again, tens
-            # of thousands of locks would have viewers wait; looked through seldom, old snapshots
-            # that hang on rendered templates, which are cycles, would pile up.
+            # Nearly all objects of now stay. If each garbage collection went through them, viewers
+            # would wait; if collections were rare, old snapshots, which rendered templates refer
+            # to in cycles, would pile up.
             gc.collect()
             gc.freeze()

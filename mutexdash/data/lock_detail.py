@@ -1,13 +1,14 @@
 """Details of one lock: its holder with backtrace, its waiters, its last removal.
 
-The table keeps no backtraces, so the store is asked; but not for a viewer who has seen the lock
-as it is: `Detail.shown` comes from the table alone.
+The table keeps no backtraces, so the store is asked, but not for a viewer whose ETag is current:
+`Detail.shown` comes from the table alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.announcement import clock_troubles
@@ -24,11 +25,11 @@ from lockclient.stores.service_protocol import ServiceStore, WaitQueue
 from mutexdash.data.live import DatedSnapshot
 
 MAX_WAITERS = 100
-"""Waiters that are named, the first of the line; the others are counted."""
+"""Waiters that are named, the first of the queue; the others are counted."""
 _MAX_OTHERS = 4
-"""Other locks of a deadlock of which the code is shown: it is made of two, nearly always."""
+"""Other locks of a deadlock whose code is shown: nearly every deadlock has two locks."""
 _REQUEST_TIMEOUT_S = 2.0
-"""Seconds for the store to answer: there are few threads, and viewers behind this one."""
+"""Seconds for the store to answer: each request keeps one of few threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +37,15 @@ class Detail:
     """The details of the lock `name`.
 
     Attributes:
-        holder: who has it, None if nobody; with its backtrace if `complete`.
-        line: how many wait for it; if `complete` with the first of them.
-        removal: the newest removal of a holder of it that is recorded.
-        shown: all that the page shows of the lock, as far as the table knows.
-        trouble: why the store could not be asked, a sentence; empty if it was.
-        deadlock: the circle of waits that this lock is in, as it seems.
+        holder: None: it is free; with its backtrace if `complete`.
+        line: the number of waiters; if `complete` with the first of them.
+        removal: the newest recorded removal of one of its holders.
+        shown: all that the page shows of the lock, from the table.
+        trouble: a sentence on why the store could not be asked; empty if it was.
+        deadlock: the suspected deadlock that the lock is in.
         clocks: why no unlocker can compare clocks, if the lock's alert needs that; else empty.
         removed_from: see `lock_presentation.removed_from`.
-        others: if `complete`, the holders of the other locks in that, by their names.
+        others: if `complete`, the holders of the deadlock's other locks, by lock.
     """
 
     name: str
@@ -74,34 +75,26 @@ def known(name: str, dated: DatedSnapshot, table: Table) -> Detail:
     deadlock = snapshot.waits.by_lock.get(name)
     by_clock = holder is not None and not holder.broken() and holder.expected_runtime is None
     clocks = clock_troubles(snapshot.unlockers.values()) if by_clock else ""
-    # And nothing of other locks: viewers of a quiet lock cost nothing on a busy cluster.
+    # Nothing of other locks is in `shown`: on a busy cluster, viewers of a quiet lock get 304.
     stands = standing(holder, dated.judged_at, deadlock=deadlock is not None) if holder else None
     earliest = removed_from(holder, snapshot.unlockers.values()) if holder else None
     shown = holder, stands, line, removal, clocks, deadlock, earliest
-    line_only = WaitQueue(line.waiting)
-    return Detail(
-        name,
-        holder,
-        line_only,
-        removal,
-        shown,
-        deadlock=deadlock,
-        clocks=clocks,
-        removed_from=earliest,
-    )
+    facts: dict[str, Any] = {"deadlock": deadlock, "clocks": clocks, "removed_from": earliest}
+    return Detail(name, holder, WaitQueue(line.waiting), removal, shown, **facts)
 
 
 def complete(
     detail: Detail, dated: DatedSnapshot, store: ServiceStore, removed: str | None = None
 ) -> Detail:
-    """Return the detail with backtraces and what is newest, as far as the store answers.
+    """Return the detail with backtraces and waiters, read from the store if it answers.
 
     Args:
-        removed: the uuid of a holder that was removed just now, so that the table may not know it.
+        removed: the uuid of a holder that was just removed, which the table may not know yet.
     """
-    if dated.state == "away":  # asking would only keep a thread waiting
-        return _without_store(
-            detail, f"{store.can.display_name} is unreachable, so its backtrace can't be read now."
+    where = store.can.display_name
+    if dated.state == "away":  # a request would only keep a thread waiting
+        return replace(
+            detail, trouble=f"{where} is unreachable, so its backtrace can't be read now."
         )
     uuid = removed or (detail.removal.holder.uuid if detail.removal else None)
     patience = Deadline.after(_REQUEST_TIMEOUT_S)
@@ -110,9 +103,7 @@ def complete(
         line = store.wait_queue(detail.name, MAX_WAITERS, patience)
         others = dict(_others(detail, store, patience))
     except (StoreUnavailable, StoreError) as error:
-        return _without_store(
-            detail, f"{store.can.display_name} could not be asked for it: {error}"
-        )
+        return replace(detail, trouble=f"{where} could not be asked for it: {error}")
     assert isinstance(seen, ReadResult)
     removal = seen.removal or detail.removal
     return replace(detail, holder=seen.holder, line=line, removal=removal, others=others)
@@ -121,14 +112,10 @@ def complete(
 def _others(
     detail: Detail, store: ServiceStore, patience: Deadline
 ) -> Iterator[tuple[str, Holder]]:
-    """Yield who holds the other locks of a deadlock, with their backtraces."""
+    """Yield the holders of the deadlock's other locks, with their backtraces."""
     names = detail.deadlock.names if detail.deadlock else ()
     for name in [other for other in names if other != detail.name][:_MAX_OTHERS]:
         seen = store.ask(Read(name), patience)
         assert isinstance(seen, ReadResult)
         if seen.holder is not None:
             yield name, seen.holder
-
-
-def _without_store(detail: Detail, trouble: str) -> Detail:
-    return replace(detail, trouble=trouble)

@@ -17,7 +17,7 @@ _MAX_PAGE: Final = 1_000_000
 
 
 class Page(NamedTuple):
-    """The part of a list that was asked for, `total` being the length of the whole."""
+    """The requested part of a list of `total` items."""
 
     items: Sequence[Any]
     total: int
@@ -32,7 +32,7 @@ class Page(NamedTuple):
 
 WAITERS: Final = "waiters"
 FILTERS: Final = (*VERDICTS, WAITERS)
-"""What `state` takes: a verdict, or `waiters` for the locks that somebody waits for."""
+"""Values of `state`: a verdict, or `waiters` for the locks that have some."""
 
 
 class BadParameter(ValueError):
@@ -51,21 +51,16 @@ class Query:
 
     @property
     def search(self) -> Search:
-        """The text of the search."""
         return Search.read(self.text)
 
     def page_of(self, found: Sequence[Any]) -> Page:
-        """Return the page that is asked for of everything that was found."""
+        """Return the requested page of everything that was found."""
         start = (self.page - 1) * self.per_page
         return Page(found[start : start + self.per_page], len(found), self.page, self.per_page)
 
     @classmethod
     def read(cls, args: Mapping[str, str], taken: Collection[str]) -> Query:
-        """Read a query from a URL's parameters, of which those in `taken` are known.
-
-        Raises:
-            BadParameter: one is unknown or its value is none that it takes.
-        """
+        """Read a URL's parameters, or raise BadParameter if one is not in `taken` or malformed."""
         unknown = sorted(args.keys() - set(taken))
         if unknown:
             raise BadParameter(

@@ -71,7 +71,6 @@ class Rows:
         return self._locks
 
     def count_of(self, names: Collection[str]) -> int:
-        """Return how many of these names have a row."""
         return sum(1 for name in names if name in self._rows)
 
     def _replaced(self, names: Collection[str], fresh: Sequence[Listed]) -> list[Listed]:
@@ -173,11 +172,9 @@ class Snapshot:
 
     @property
     def waiting(self) -> int:
-        """The number of clients that wait for a lock."""
         return sum(self.waiters.values())
 
     def on_host(self, hostname: str) -> list[Listed]:
-        """Return the locks that a host holds, the most urgent first."""
         return [lock for lock in self.locks if lock.holder.hostname == hostname]
 
     def removed(self, query: Query) -> Page:

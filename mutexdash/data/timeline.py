@@ -1,4 +1,4 @@
-"""The timeline: who held which lock when, as lanes on one time axis, as this dashboard saw it."""
+"""The timeline: who held which lock when, since this process started, as lanes on one axis."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_LANES: Final = 50
 MAX_WAITS: Final = 5
 """Waiters that a lane shows, the first of the queue."""
 SPANS_S: Final = ((900, "15 min"), (3600, "1 h"), (6 * 3600, "6 h"), (24 * 3600, "24 h"))
-"""How far back one may look, in seconds; each is divided by three without a rest."""
+"""The lengths of the axis, in seconds; each can be divided by three."""
 _PARTS: Final = 3
 _MAX_SPOKEN: Final = 3
 _ENDS: Final = {
@@ -37,10 +37,10 @@ _ENDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One holder's time with a lock, Unix seconds; `end` None is one that has it still.
+    """One holder's time with a lock, Unix seconds; `end` None: it still holds it.
 
     `how` is `held`, `released`, `auto-unlock` or `force-unlock`; `left` and `width` are parts of
-    the axis, 0 to 1; `verdict` is that of the list, of one that is held.
+    the axis, 0 to 1; `verdict` is that of a held lock.
     """
 
     holder: Holder
@@ -79,10 +79,8 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """The lanes, in the list's order and then what is not held any more.
-
-    Between `begin` and `end` (Unix seconds); `more` had no room.
-    """
+    """The lanes between `begin` and `end` (Unix seconds): held locks in the list's order, then
+    the others; `more` had no room."""
 
     begin: float
     end: float
@@ -91,7 +89,6 @@ class Lanes:
 
     @property
     def vague(self) -> bool:
-        """True if the start of any span is unknown."""
         return not all(span.begun for lane in self.lanes for span in lane.spans)
 
 
@@ -103,10 +100,10 @@ def lanes(
     span: float = DEFAULT_SPAN_S,
     most: int = MAX_LANES,
 ) -> Lanes:
-    """Return the locks that were held in the last `span` seconds, `most` of them.
+    """Return `most` locks that were held in the last `span` seconds.
 
-    Those that ended last have the first claim to half of the room, the most urgent ones that are
-    held now to the other half, and each to what the other leaves.
+    Half of the room is for those that ended last, half for the most urgent ones of now, and each
+    gets what the other leaves.
     """
     query = query or Query()
     search = query.search
@@ -118,7 +115,7 @@ def lanes(
     page = dated.snapshot.select(Query(query.text, per_page=most))
     urgent = [row.holder.name for row in page.items]
     held = {row.holder.name: row.holder for row in page.items}
-    for name in ended:  # whoever has it now may be far from urgent, or newer than the snapshot
+    for name in ended:  # its holder of now may be far from urgent, or newer than the snapshot
         row = live.table.row(name)
         held.pop(name, None)
         if row is not None:
@@ -128,7 +125,7 @@ def lanes(
     chosen = _chosen(list(ended), urgent, most)
     waits = _first_waits(dated.snapshot.waits, chosen, begin, span)
     found = []
-    # As the list has them; of those that nobody holds any more, what ended last comes first.
+    # In the list's order; then free locks, the last one that ended first.
     for name in dict.fromkeys(name for name in (*urgent, *held, *ended) if name in chosen):
         lane = Lane(name)
         for holding in reversed(ended.get(name, ())):
@@ -153,7 +150,7 @@ def lanes(
 def _first_waits(
     waits: Waits, names: Collection[str], begin: float, span: float
 ) -> dict[str, list[Wait]]:
-    """Return who waits for each of these locks now, those that have for longest."""
+    """Return the waiters of each of these locks, the longest waits first."""
     found: dict[str, list[Wait]] = {}
     for row in waits.waits:
         ticket = row.ticket
@@ -174,7 +171,7 @@ def _chosen(ended: Sequence[str], held: Sequence[str], most: int) -> set[str]:
 
 
 def _start(holder: Holder, begin: float, end: float) -> float:
-    """Return since when it was held; what can't be told, or is not true, is the axis's begin."""
+    """Return when it was taken; the begin of the axis if that is unknown or wrong."""
     start = begin if holder.locked_at is None else holder.locked_at
     return min(start, end)
 
@@ -185,13 +182,11 @@ def _place(start: float, end: float, begin: float, span: float) -> tuple[float, 
 
 
 def ticks(lanes: Lanes) -> Sequence[float]:
-    """Return the times that are named on the axis, from its begin to its end."""
     step = (lanes.end - lanes.begin) / _PARTS
     return [lanes.begin + step * number for number in range(_PARTS + 1)]
 
 
 def tick(ago: float) -> str:
-    """Write how long ago a time on the axis is."""
     minutes = round(ago / 60)
     if not minutes:
         return "now"
@@ -199,7 +194,6 @@ def tick(ago: float) -> str:
 
 
 def span_text(span: Span, wall: float) -> str:
-    """Say who held it, when and for how long, if that is known, how it ended and why."""
     holder = span.holder
     who = f"{holder.hostname or 'unknown host'} : {'?' if holder.pid is None else holder.pid}"
     held = duration((wall if span.end is None else span.end) - span.start)
@@ -211,14 +205,13 @@ def span_text(span: Span, wall: float) -> str:
 
 
 def wait_text(wait: Wait, wall: float) -> str:
-    """Say who waits for how long."""
     ticket = wait.ticket
     who = f"{ticket.hostname or 'unknown host'} : {'?' if ticket.pid is None else ticket.pid}"
     return plain(f"{who} has waited for {duration(wall - (ticket.since or wall))}")
 
 
 def lane_text(lane: Lane, wall: float) -> str:
-    """Say what a lane shows, its newest holders first."""
+    """Describe a lane, its newest holders first."""
     count = len(lane.spans)
     newest = [span_text(span, wall) for span in reversed(lane.spans[-_MAX_SPOKEN:])]
     many = f"Held {count} times. The newest: " if count > 1 else ""

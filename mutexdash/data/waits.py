@@ -1,7 +1,7 @@
-"""All waiters and deadlocks: read from the store when a queue has changed, and kept.
+"""All waiters and deadlocks: one thread reads them when a queue has changed.
 
-The table knows how long each line is, and not who stands in it. So that a line is read once for all
-viewers, and a deadlock is noticed while nobody looks, one thread does it here.
+The table has only the queues' lengths. One reading serves all viewers, and a deadlock is counted
+also while there is no viewer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _POLL_INTERVAL_S, _REQUEST_TIMEOUT_S = 2.0, 5.0
 
 
 class WaiterRow(NamedTuple):
-    """A waiter, and the holder that it waits for: None where the lock is free just now."""
+    """A waiter, and the holder that it waits for; None: the lock is free right now."""
 
     ticket: Ticket
     holder: Holder | None
@@ -36,7 +36,7 @@ class WaiterRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Waits:
-    """All that waits, the longest first, and who waits for each other; of `total` waiters.
+    """The waiters that were read, the longest wait first, of `total`; and the deadlocks.
 
     `heads` and `unread` are those of `WaitQueues`.
     """
@@ -49,17 +49,14 @@ class Waits:
 
     @cached_property
     def by_lock(self) -> Mapping[str, Deadlock]:
-        """The deadlock of each lock that is in one."""
         return by_lock(self.deadlocks)
 
     @classmethod
     def of(cls, lines: WaitQueues) -> Waits:
-        """Put together who waits and who holds."""
         holders, tickets = lines.holders(), lines.tickets
         found = deadlocks(holders, tickets)
         stuck = {ticket.uuid for deadlock in found for ticket in deadlock.waits}
-        # By the store's order: it is longest ago that the first ticket was written, whatever the
-        # waiters' clocks say.
+        # By the store's order of tickets, which no waiter's clock moves.
         waits = [
             WaiterRow(ticket, holders.get(ticket.name), ticket.uuid in stuck)
             for ticket in sorted(tickets, key=attrgetter("revision"))
@@ -67,12 +64,10 @@ class Waits:
         return cls(waits, found, lines.total, lines.heads, lines.unread)
 
     def select(self, query: Query) -> Page:
-        """Return a page of the waits that a search finds, by the waiter and its lock."""
         search = query.search
         return query.page_of([wait for wait in self.waits if search.finds_ticket(wait.ticket)])
 
     def on_host(self, hostname: str) -> Sequence[WaiterRow]:
-        """Return what a host waits for."""
         return [wait for wait in self.waits if wait.ticket.hostname == hostname]
 
 
@@ -80,27 +75,21 @@ NO_WAITS: Final = Waits()
 
 
 class WaiterPoller(Loop):
-    """Knows who waits, as of a few seconds ago.
-
-    Args:
-        table: which lines there are, and whether they have changed.
-        store: asked who stands in them.
-    """
+    """Reads the waiters of a table's locks every two seconds, if a queue has changed."""
 
     def __init__(self, table: Table, store: ServiceStore) -> None:
         self._table = table
         self._lines = WaitQueues(table, store)
         self._waits = Waits()
-        super().__init__("reading of who waits", _POLL_INTERVAL_S, self.poll)
+        super().__init__("reading of the waiters", _POLL_INTERVAL_S, self.poll)
 
     def waits(self) -> Waits:
         """Return the waiters of the last poll; the same object until something changes."""
         return self._waits
 
     def poll(self) -> None:
-        """Read who waits, if anything about it has changed."""
         if self._table.ready():
-            with suppress(ClusterMutexError):  # shown as it was, and tried again
+            with suppress(ClusterMutexError):  # the last reading stays
                 self._lines.poll(_REQUEST_TIMEOUT_S)
             waits = Waits.of(self._lines)  # a holder may have changed without its queue
             self._waits = self._waits if waits == self._waits else waits

@@ -1,4 +1,4 @@
-"""The cluster's label, a title and a colour, which --title and --colour give every page."""
+"""The cluster's name and colour on every page, from --title and --colour."""
 
 from __future__ import annotations
 
@@ -20,11 +20,7 @@ class ClusterLabel:
 
 
 def read_title(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
-    """Check a title as click's callback.
-
-    Raises:
-        click.UsageError: it is too long for the top of a page, or has what can't be seen.
-    """
+    """click's callback: return the title, or refuse one that is too long or has invisible text."""
     if len(value) > _MAX_TITLE_CHARS or not value.isprintable():
         raise click.UsageError(
             f"--title must have at most {_MAX_TITLE_CHARS} characters, all of which can be seen, "

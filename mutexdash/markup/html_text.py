@@ -1,7 +1,4 @@
-"""Escaping: hostile texts and times as HTML; `lockclient.overview.columns` has the words.
-
-Durations are written the same way by `static/live.js`, which goes on counting them.
-"""
+"""Hostile texts and times as HTML."""
 
 from __future__ import annotations
 
@@ -14,10 +11,10 @@ from lockclient.text.escaping import BLOCK, ONE_LINE, escaped, is_plain
 
 
 def visible(text: object, limit: int = 0, *, block: bool = False) -> Markup:
-    """Return a hostile text as HTML in which all of it shows, and nothing outside it is moved.
+    """Return a hostile text as HTML, cut at `limit` characters.
 
-    What would be invisible or change the order of what stands around it is written as an escape,
-    `\\u202e`; in a `block`, line ends and tabs stay. From `limit` characters on it is cut off.
+    Invisible characters and those that change the direction of text become escapes, `\\u202e`; in a
+    `block`, line ends and tabs stay.
     """
     whole = str(text)
     cut = whole[:limit] + "…" if limit and len(whole) > limit else whole

@@ -1,4 +1,4 @@
-"""Links: web addresses in hostile texts, nothing of them hidden."""
+"""Web addresses in hostile texts as links."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ _ADDRESS = re.compile(r"https?://[A-Za-z0-9[][!#-;=?-~]*[A-Za-z0-9/_=&%#~+-]")
 
 
 def linked(text: str, limit: int = 0) -> Markup:
-    """Return a hostile text as `visible` does, in which addresses of web pages are links.
-
-    One that would be cut off leads nowhere, and is none.
-    """
+    """Return a text as `visible` does, with web addresses as links, unless they are cut off."""
     if "://" not in text:
         return visible(text, limit)
     shown = text[:limit] if limit else text
@@ -26,7 +23,7 @@ def linked(text: str, limit: int = 0) -> Markup:
             break
         address = found[0]
         pieces.append(_between(shown[end : found.start()], after=bool(end), before=True))
-        # The page that is linked to learns no lock's name.
+        # `noreferrer`: the linked page learns no lock's name.
         pieces.append(
             Markup('<a href="{}" rel="noreferrer noopener nofollow">{}</a>').format(
                 escape(address), visible(address)
@@ -38,7 +35,7 @@ def linked(text: str, limit: int = 0) -> Markup:
 
 
 def _between(text: str, limit: int = 0, *, after: bool, before: bool) -> Markup:
-    """Return a piece that stands after a link, or before one: a blank there is at no end."""
+    """Return a piece beside a link: a blank there is at no end of the text."""
     first = " " if after and text.startswith(" ") and (before or text != " ") else ""
     rest = text[len(first) :]
     last = " " if before and rest.endswith(" ") and (after or rest != " ") else ""

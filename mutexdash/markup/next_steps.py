@@ -1,4 +1,4 @@
-"""Commands to copy about a lock that is stuck, for any shell, and sections of the runbook."""
+"""Next steps about a stuck lock: commands for any shell, and sections of the runbook."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lockclient.model.ticket import Ticket
 from lockclient.overview.verdict import DEADLOCK, HELD_TOO_LONG, Standing
 
 _HOST: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")
-"""What `ssh` may be given: nothing that it would take for an option, nor for a user."""
+"""A host for `ssh`: neither an option nor a user."""
 
 _POD: Final = re.compile(r"([a-z0-9][a-z0-9-]{0,62})/([a-z0-9][a-z0-9.-]{0,252})")
-"""A namespace and a pod, as Kubernetes names them: no shell reads more into them."""
+"""A namespace and a pod by the rules of Kubernetes, which no shell interprets."""
 
 _BARE: Final = re.compile(r"[A-Za-z0-9._/][A-Za-z0-9._/-]*")
-"""What every shell takes for itself, and no program for an option."""
+"""A word that no shell interprets and no program takes for an option."""
 _BARE_URL: Final = re.compile(r"[A-Za-z0-9._/:,%-]+")
 _HEXADECIMAL: Final = " (Name and uuid are in hexadecimal, so no shell can misread them.)"
 
@@ -32,21 +32,21 @@ _SECTIONS: Final = {
 }
 
 
-class Remedy(NamedTuple):
-    """One step: `what` it is for, a sentence, and the `command` that does it."""
+class Step(NamedTuple):
+    """One step: `what` it is for, a sentence, and its `command`."""
 
     what: str
     command: str
 
 
 def runbook_sections(standing: Standing) -> list[str]:
-    """Return the sections of the runbook about a lock that stands so; none if all is well."""
+    """Return the sections of the runbook about a lock with this standing."""
     words = dict.fromkeys((standing.verdict, *standing.words))
     return [_SECTIONS[word] for word in words if word in _SECTIONS]
 
 
-def remedies(holder: Holder, url: str) -> Iterator[Remedy]:
-    """Yield what a person does about a lock that is stuck, in order."""
+def steps_about_holder(holder: Holder, url: str) -> Iterator[Step]:
+    """Yield what a person does about a lock that is stuck, in order; `url`: of the store."""
     what = "Check that its process still runs, and that it is the one that took the lock:"
     yield from _visits(holder, "the holder", what, python="python" in (holder.client or "python"))
     if holder.uuid is not None and not holder.uuid.startswith("unreadable-"):
@@ -59,43 +59,42 @@ def remedies(holder: Holder, url: str) -> Iterator[Remedy]:
             uuid, name = words
         else:
             uuid, name = (word.encode(errors="replace").hex() for word in words)
-        yield Remedy(
+        yield Step(
             what if bare else what + _HEXADECIMAL,
             f"clustermutex force-unlock --url {url_word(url)} {'' if bare else '--hex '}"
             f"--uuid {uuid} -- {name}",
         )
 
 
-def visits(head: Ticket) -> Iterator[Remedy]:
-    """Yield what a person does about who is next in line and does not take a lock that is free."""
+def steps_about_waiter(head: Ticket) -> Iterator[Step]:
+    """Yield what a person does about the next waiter if it does not take a free lock."""
     yield from _visits(head, "who is next", "Check whether its process still runs:", python=True)
 
 
-def _visits(who: Holder | Ticket, whose: str, process: str, *, python: bool) -> Iterator[Remedy]:
+def _visits(who: Holder | Ticket, whose: str, process: str, *, python: bool) -> Iterator[Step]:
     host = who.hostname or ""
     pod = _POD.fullmatch((isinstance(who, Holder) and who.container) or "")
     if pod:
         namespace, name = pod.groups()
-        yield Remedy(
+        yield Step(
             f"Go to the pod that {whose} names (check that it is one of yours).",
             f"kubectl exec -n {namespace} -it {name} -- sh",
         )
     elif _HOST.fullmatch(host):
-        yield Remedy(
+        yield Step(
             f"Go to the host that {whose} names (check that it is one of yours).", f"ssh {host}"
         )
     if who.pid is not None:
-        yield Remedy(process, f"ps -o pid,stat,lstart,args -p {who.pid}")
+        yield Step(process, f"ps -o pid,stat,lstart,args -p {who.pid}")
         if python:
-            yield Remedy("See what it is doing:", f"py-spy dump --pid {who.pid}")
+            yield Step("See what it is doing:", f"py-spy dump --pid {who.pid}")
 
 
 def url_word(url: str) -> str:
-    """Return the URL of a store as a word of a command line, the same in every shell.
+    """Return the URL of a store as a word of a command line for any shell.
 
-    No quoting of any text is: in dash `\\'` ends what bash goes on to read, and in fish it does not
-    end what bash ends there. So what is odd in it is written as URLs do, and then no quote and no
-    backslash is left inside of the quotes.
+    Shells read a quote or a backslash inside of quotes differently. So unusual characters are
+    percent-encoded first.
     """
     url = quote(url, safe="/:,?=&[]~")
     return url if _BARE_URL.fullmatch(url) else f"'{url}'"

@@ -1,4 +1,4 @@
-"""The flags of `mutexdash` about access, and what they mean together."""
+"""The access flags of `mutexdash`, and the checks of their combinations."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ access_options = with_options(
         help="How many force-unlocks each user may make in a minute.",
     ),
 )
-"""Adds the flags that `read_access` takes."""
+"""Adds the flags of `read_access`."""
 
 
 def read_access(
@@ -101,14 +101,7 @@ def read_access(
     allow_force_unlock: bool,
     force_unlock_limit: int,
 ) -> Access:
-    """Return what the flags say.
-
-    Args:
-        host: the address that is listened on.
-
-    Raises:
-        click.UsageError: one is malformed, a file can't be used, or they do not go together.
-    """
+    """Return the access rules of the flags, or raise click.UsageError; `host` is listened on."""
     proxies = _networks(trusted_proxy)
     hosts = hosts_of(allowed_host)
     if proxy_hops and not proxies.all:
@@ -130,7 +123,7 @@ def read_access(
 
 
 def _check_exposure(host: str, auth: str, *, no_auth: bool, named: bool) -> None:
-    """Refuse to show locks to strangers by mistake; `named` tells that the hosts are known."""
+    """Refuse to serve without protection by mistake; `named`: --allowed-host was given."""
     if auth != "none" and no_auth:
         raise click.UsageError(f"--no-auth and --auth {auth} contradict each other: give one.")
     here = is_loopback(host)
@@ -141,8 +134,8 @@ def _check_exposure(host: str, auth: str, *, no_auth: bool, named: bool) -> None
             "--auth proxy, or give --no-auth if something else keeps strangers out."
         )
     if no_auth and not here and not named:
-        # A login keeps out a page from elsewhere whose own name resolves to this address: without
-        # one, only the host that the browser asks for tells it apart.
+        # Without a login, only the host tells a request of our page from one of a page whose own
+        # name resolves to this address.
         raise click.UsageError(
             "--no-auth needs the host names by which people reach the dashboard: --allowed-host "
             "NAME,… (localhost for a port-forward). Else any web page that is open in a browser "
@@ -151,7 +144,7 @@ def _check_exposure(host: str, auth: str, *, no_auth: bool, named: bool) -> None
 
 
 def in_clear(access: Access, host: str) -> str | None:
-    """Say in a sentence that passwords may be read on their way to the address `host`, if so."""
+    """Return a sentence if passwords reach the address `host` unencrypted, or None."""
     if not isinstance(access.login, Basic) or access.hops or is_loopback(host):
         return None
     return (
@@ -161,11 +154,7 @@ def in_clear(access: Access, host: str) -> str | None:
 
 
 def read_link(_ctx: click.Context, param: click.Parameter, url: str) -> str:
-    """Return a URL for links without a slash at its end, as click's callback.
-
-    Raises:
-        click.UsageError: it is not that of a web page, or holds a user.
-    """
+    """click's callback: return the URL of a web page, without a slash at its end."""
     flag = param.opts[0]
     parts = _split(url)
     if url and (parts is None or parts.scheme not in ("http", "https") or not parts.hostname):
@@ -207,8 +196,8 @@ def _login(
     if not _HEADER.fullmatch(header):
         raise click.UsageError(f"--auth-header must be a header's name, not {header!r}.")
     if proxies.loopback() and not hosts:
-        # A page from anywhere whose own name resolves to 127.0.0.1 runs in a browser on this
-        # machine, comes from its address, and may send any header: only the host tells it apart.
+        # The request of a web page whose own name resolves to 127.0.0.1 comes from this machine's
+        # address with any header: only the host tells it apart.
         raise click.UsageError(
             "With a proxy on this machine, name the hosts by which people reach the dashboard by "
             "--allowed-host: else any web page that is open here could pass for the proxy."

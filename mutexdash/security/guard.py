@@ -1,9 +1,5 @@
-"""The guard of every request: host, site, login, origin of writes, and the headers of answers.
-
-Every request is checked: the host that it names and the site that it comes from (see
-`lockclient.service.request_filter`), who sends it, and, if it would change anything, the one gate
-in front of all writes. Pages load nothing from elsewhere and run no code
-but `static/`.
+"""The guard of every request: host, site (see `lockclient.service.request_filter`), login, the one
+gate in front of all writes, and the headers of answers.
 """
 
 from __future__ import annotations
@@ -42,36 +38,32 @@ _HEADERS = {
 _READS = ("GET", "HEAD", "OPTIONS")
 _JSON, _FORM = "application/json", "application/x-www-form-urlencoded"
 _OPEN_TO_ALL = frozenset({"static", "machines.healthz", "machines.readyz", "machines.metrics"})
-"""Probes and Prometheus have no login, and are told no lock's name; nor has an error page's style.
-"""
+"""Probes, Prometheus and error pages' styles need no login; they contain no lock's name."""
 _PORTS = {"http": 80, "https": 443}
 READ_ONLY = "This dashboard is read-only: it was started without --allow-force-unlock."
 
 
 def protect(app: Flask, access: Access) -> None:
-    """Have every request checked, and put the headers on its answer."""
     app.before_request(Guard(access).admit)
     app.after_request(_add_headers)
     app.context_processor(lambda: {"viewer": viewer(), "read_only": READ_ONLY})
 
 
 def viewer() -> Viewer:
-    """Return who looks."""
     found: Viewer = g.get("viewer", Viewer())
     return found
 
 
 class Guard:
-    """The rules about who may ask for what, of one application."""
+    """Admits requests by the access rules."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
 
     def admit(self) -> None:
-        """Refuse a request, or note who sends it; called before each, in the request's thread.
+        """Refuse a request, or set `g.viewer`; Flask calls this before each request.
 
-        Probes are open to all. A page of another site is refused before any work that it could
-        measure.
+        A page of another site is refused before any work whose time it could measure.
         """
         if request.endpoint in _OPEN_TO_ALL and request.method in _READS:
             return
@@ -94,13 +86,12 @@ class Guard:
             _check_write()
 
     def _check_host(self) -> None:
-        """Refuse requests that were meant for another host.
+        """Refuse requests for a host that is not ours.
 
-        Else a web page from anywhere could have its own name resolve to this address and read, in
-        the browser of whoever looks at it, all that the dashboard shows (DNS rebinding). What a
-        proxy says of the host comes second: a browser on the proxy's machine has the proxy's
-        address, and its page may send any header but `Host`. That is what the browser itself looked
-        up, or else the name that the proxy knows us by, which is mostly an address.
+        Otherwise a web page could make its own name resolve to this address and read the dashboard
+        in a viewer's browser (DNS rebinding). The `Host` of the connection is checked, too: a
+        browser on the proxy's machine has the proxy's address, and a page may set any header but
+        `Host`. It is the browser's own, or the name by which the proxy knows us, mostly an address.
         """
         access = self._access
         own = is_loopback if access.local_only else _no_other
@@ -121,11 +112,10 @@ class Guard:
 def _check_write() -> None:
     """Refuse a write unless the viewer may unlock and the request comes from our own pages.
 
-    A browser sends the login along with a request that another site makes it send, but it says
-    where a POST comes from: in `Origin`, which a page cannot change. So a form without an Origin of
-    ours is refused; an old browser that sends none can't unlock. A program's JSON may come without
-    one: a browser asks for permission before it sends JSON from another site, and this dashboard
-    gives none.
+    A browser adds the login also to requests that another site's page makes, but names the site in
+    `Origin`, which the page cannot change. So a form without our own Origin is refused, and with it
+    an old browser that sends none. A program may send JSON without one: a browser asks for
+    permission before it sends JSON from another site, and this dashboard gives none.
     """
     if not viewer().may_unlock:
         abort(403, READ_ONLY)
@@ -138,7 +128,7 @@ def _check_write() -> None:
 
 
 def who_did_it() -> str:
-    """Name who sends this request, for the record."""
+    """Return the name of the viewer for a removal record."""
     return viewer().user or f"somebody at {request.remote_addr}"
 
 
@@ -171,6 +161,6 @@ def _no_other(_host: str) -> bool:
 def _add_headers(response: Response) -> Response:
     for name, value in _HEADERS.items():
         response.headers[name] = value
-    # Static files carry an ETag and are asked for again; what a lock says is not left on disks.
+    # Static files have an ETag and are revalidated; the texts of locks are not left on disks.
     response.headers["Cache-Control"] = "no-cache" if request.endpoint == "static" else "no-store"
     return response

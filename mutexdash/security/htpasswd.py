@@ -22,28 +22,27 @@ log = logging.getLogger(__name__)
 # Of the last character of the salt only two bits count: bcrypt refuses one that has others.
 _HASH = re.compile(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{21}[.Oeu][./A-Za-z0-9]{31}", re.ASCII)
 _COSTS = range(4, 16)
-"""bcrypt's costs that are taken: above them one login would keep a thread for many seconds."""
+"""Accepted costs of bcrypt: with a higher one a login would keep a thread for many seconds."""
 _MAX_PASSWORD_BYTES = 72
-"""Bytes of a password that bcrypt looks at; a longer one is none of ours."""
+"""bcrypt ignores the bytes after these; a longer password is refused."""
 _NOBODYS_HASH = b"." * 53
-"""The hash that is compared with when there is no such user."""
+"""The hash that the password of an unknown user is compared with."""
 _MAX_REMEMBERED = 1000
-"""Logins that are remembered; of more, the oldest is checked by bcrypt again."""
+"""Correct logins that are remembered; the oldest is forgotten."""
 
 
 class BadFile(ValueError):
-    """The file of passwords can't be used; the text is a sentence that says why."""
+    """The password file can't be used; the text is a sentence that says why."""
 
 
 class Passwords:
     """The users of a file, which is read again when it has changed.
 
-    What it says counts at once, also when that is nothing: who deletes the file, or a line, wants
-    somebody out. A line that can't be read is nobody's, is named in the log, and takes no other
-    line with it.
+    A change counts at once, also the deletion of the file or of a line. A line that can't be read
+    admits nobody and is logged; the others count.
 
     Raises:
-        BadFile: at the start, when it has no user: so nobody would ever be let in.
+        BadFile: the file has no user at the start.
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,18 +54,17 @@ class Passwords:
             raise BadFile(faults[0])
         _log_faults(faults)
         self._outage = Outage(log, f"The password file {path} can be used again.")
-        # A page polls every two seconds and bcrypt is slow on purpose: what was right is
-        # remembered, not in the clear, as long as the user's line in the file stays the same, and
-        # for the place from which it came.
+        # A page polls every two seconds, and bcrypt is slow. So a keyed hash of a correct password
+        # is remembered with the user's line, for the network that it came from.
         self._key = secrets.token_bytes(32)
         self._right: OrderedDict[tuple[str, str], bytes] = OrderedDict()
 
     def knows(self, user: str, place: str = "") -> bool:
-        """Tell whether a password of this user's has come from this place and was right."""
+        """Return whether this user has logged in from this network."""
         return (user, place) in self._right
 
     def known(self, user: str, password: str, place: str = "") -> bool:
-        """Tell whether this password was right a while ago, from the same place: quick."""
+        """Return whether this password was correct before, from the same network; fast."""
         stored = self._stored(user)
         digest = self._right.get((user, place))
         if stored is None or digest is None:
@@ -74,9 +72,9 @@ class Passwords:
         return hmac.compare_digest(digest, self._digest(stored, password))
 
     def check(self, user: str, password: str, place: str = "") -> bool:
-        """Tell whether this is a user's password; takes as long for a user that there is not.
+        """Return whether this is the user's password, by bcrypt.
 
-        (Where all hashes have the same cost.)
+        It takes as long for an unknown user if all hashes have the same cost.
         """
         stored = self._stored(user)
         nobodys = self._nobodys()
@@ -95,7 +93,7 @@ class Passwords:
         return True
 
     def _nobodys(self) -> bytes | None:
-        """Return a hash that takes as long as the users' do, so that the time tells nothing."""
+        """Return a hash of the users' most frequent cost."""
         costs = Counter(stored[4:6] for stored in self._hashes.values()).most_common(1)
         return b"$2b$%b$%b" % (costs[0][0], _NOBODYS_HASH) if costs else None
 
@@ -133,8 +131,8 @@ def _log_faults(faults: list[str]) -> None:
 
 
 def _read(path: Path) -> tuple[Mapping[str, bytes], list[str]]:
-    """Return the users with their hashes, and what is wrong with the file: if there is no user,
-    something is."""
+    """Return the users' hashes, and sentences on the file's faults; one at least if it has no
+    user."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
@@ -161,7 +159,7 @@ def _read(path: Path) -> tuple[Mapping[str, bytes], list[str]]:
             twice.add(user)
         else:
             found[user] = stored.encode()
-    for user in sorted(twice):  # which one is meant, nobody can tell
+    for user in sorted(twice):
         del found[user]
         faults.append(f"The password file {path} has the user {user!r} twice: neither counts.")
     if not found and not faults:

@@ -17,26 +17,25 @@ from mutexdash.security.htpasswd import Passwords
 from mutexdash.security.networks import Networks, network_of
 
 PEER = "mutexdash.peer"
-"""Where in the WSGI environment the address stands that the connection came from."""
+"""The key of the connection's own address in the WSGI environment."""
 ASKED_HOST = "mutexdash.asked-host"
-"""Where the `Host` stands that came with it, whatever a proxy says."""
+"""The key of the connection's own `Host`, without a proxy's header."""
 
 _MAX_USER_CHARS = 100
 _CHALLENGE = WWWAuthenticate("basic", {"realm": "ClusterMutex", "charset": "UTF-8"})
 _MAX_WRONG_BY_BOTH = 20
 """Wrong passwords for one user from one network (/24, /64)."""
 _MAX_WRONG_BY_NETWORK = 100
-"""Wrong passwords from one network, for whomever: else one guess for each user would be free."""
+"""Wrong passwords from one network, for any users."""
 _MAX_WRONG_BY_USER = 60
-"""Wrong passwords for one user from everywhere: else each network would have guesses of its own."""
+"""Wrong passwords for one user from all networks where that user has not logged in."""
 _MAX_GUESSES = 300
-"""With more wrong passwords than this a user isn't let in from the network that they came from,
-logged in there or not: a right guess would be known by being let in."""
+"""Wrong passwords for a logged-in user from the user's network. These are compared without bcrypt;
+beyond the limit the correct password is refused, too, or its answer would tell it."""
 _MAX_KNOWN_NETWORKS = 1000
-"""Networks that are remembered because somebody has logged in from there."""
+"""Networks of correct logins that are remembered."""
 _MAX_WAITING = 2
-"""Requests that wait for bcrypt, the one that is looked at included; each keeps one of few
-threads."""
+"""Requests in a queue for bcrypt, with the one that it checks; each keeps one of few threads."""
 
 
 class Login(Protocol):
@@ -49,11 +48,10 @@ class Login(Protocol):
 class Basic:
     """HTTP's basic authentication against a file of passwords.
 
-    A password that was right is known from then on, to its user's network, and costs nothing: who
-    is logged in is slowed by nobody, but by who guesses that user's password from the same network.
-    All others wait for bcrypt, which takes a good part of a second of a core. They do so in two
-    lines, one for networks from which somebody has logged in before: so strangers, however many
-    networks they have, keep one core and two threads busy, and no colleague from logging in.
+    A correct password is remembered for its user and network, so a logged-in user skips bcrypt,
+    which takes a good part of a second of a core. All others queue for it, in two queues: one for
+    networks with a correct login. So strangers, from however many networks, keep one core and two
+    threads busy and cannot keep a colleague from logging in.
     """
 
     def __init__(self, passwords: Passwords) -> None:
@@ -66,7 +64,7 @@ class Basic:
         """Return the name that was given with its password."""
         try:
             given = request.authorization
-        except ValueError:  # Werkzeug decodes base64, and expects ASCII
+        except ValueError:  # Werkzeug decodes base64 and expects ASCII
             given = None
         user, password = (given.username, given.password) if given else (None, None)
         if given is None or given.type != "basic" or user is None or password is None:
@@ -87,7 +85,7 @@ class Basic:
         return False
 
     def _check(self, user: str, password: str, network: str) -> None:
-        # Where a user has logged in, nobody elsewhere can keep that user from doing so again.
+        # Guesses from elsewhere do not lock a user out of a network with a correct login.
         at_home, name = self._passwords.knows(user, network), user[:_MAX_USER_CHARS]
         limits = [
             (_MAX_WRONG_BY_BOTH, ("of both", name, network)),
@@ -109,7 +107,7 @@ class Basic:
 
 
 class AdmissionQueue:
-    """One after the other, and whoever comes when the line is full is sent away."""
+    """Admits one request at a time; a request that finds the queue full is refused."""
 
     def __init__(self) -> None:
         self._places = threading.Semaphore(_MAX_WAITING)
@@ -117,7 +115,6 @@ class AdmissionQueue:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Wait in line, and have one's turn."""
         if not self._places.acquire(blocking=False):
             raise ServiceUnavailable("Too many logins at once. Try again shortly.", retry_after=2)
         try:
@@ -135,7 +132,7 @@ def _too_many() -> TooManyRequests:
 
 
 class Header:
-    """A header that a proxy sets after it has found out itself, believed from its address only."""
+    """A header that names the user; it counts only in requests from the proxies' addresses."""
 
     def __init__(self, name: str, proxies: Networks) -> None:
         self._name = name
@@ -152,8 +149,8 @@ class Header:
         user = request.headers.get(self._name, "")
         with suppress(UnicodeDecodeError):  # WSGI reads bytes as Latin-1; most proxies send UTF-8
             user = user.encode("latin-1").decode()
-        user = user.strip(" \t")  # and nothing else: with a blank of Unicode it is another name
-        # A list means that the proxy has added its header to one that came from the client.
+        user = user.strip(" \t")  # not Unicode's spaces: with one it is another name
+        # In a list, the proxy has added its header to one that came from the client.
         if not user or "," in user or not user.isprintable() or len(user) > _MAX_USER_CHARS:
             abort(
                 403,

@@ -17,9 +17,9 @@ _SCOPE = re.compile(r"[\w.-]{1,15}", re.ASCII)
 
 
 def address_of(text: str) -> IPv4Address | IPv6Address | None:
-    """Return a connection's address, as IPv4 if it comes by that; None if it is none.
+    """Return a connection's address, or None; an IPv4 address mapped to IPv6 as IPv4.
 
-    With the name of an interface behind it (`fe80::1%eth0`), where that may stand.
+    A link-local one may end in the name of an interface (`fe80::1%eth0`).
     """
     bare, scoped, interface = text.partition("%")
     try:
@@ -32,7 +32,7 @@ def address_of(text: str) -> IPv4Address | IPv6Address | None:
 
 
 def network_of(address: str) -> str:
-    """Return the network that one stranger has as a rule: /24 of IPv4, /64 of IPv6."""
+    """Return the address's /24 of IPv4 or /64 of IPv6, which usually belongs to one site."""
     if (found := address_of(address)) is None:
         return ""
     return str(ip_network((found, 24 if found.version == 4 else 64), strict=False))
@@ -46,11 +46,7 @@ class Networks:
 
     @classmethod
     def read(cls, text: str) -> Networks:
-        """Read a list with commas between.
-
-        Raises:
-            ValueError: one is neither an address nor a network.
-        """
+        """Read a comma-separated list, or raise ValueError."""
         return cls(tuple(ip_network(part.strip()) for part in text.split(",")))
 
     def __contains__(self, address: object) -> bool:
@@ -58,6 +54,5 @@ class Networks:
         return found is not None and any(found in network for network in self.all)
 
     def loopback(self) -> bool:
-        """Tell whether programs on this machine are among them."""
         here = {4: ip_network("127.0.0.0/8"), 6: ip_network("::1/128")}
         return any(network.overlaps(here[network.version]) for network in self.all)

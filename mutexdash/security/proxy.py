@@ -21,17 +21,16 @@ _VALID: Final[Mapping[str, Callable[[str], object]]] = {
     "HTTP_X_FORWARDED_PROTO": re.compile("https?", re.IGNORECASE).fullmatch,
     "HTTP_X_FORWARDED_HOST": _HOST.fullmatch,
 }
-"""By a proxy's header, what tells of a value that it is one."""
+"""The check of each header's values."""
 
 
 def mounted(app: Any, access: Access) -> Any:
-    """Return the application as the server is to run it."""
     app = _Below(app, access.prefix) if access.prefix else app
     return _Behind(app, access)
 
 
 class _Below:
-    """Answers only below a prefix, and probes, which come past the proxy, also without it."""
+    """Answers below the prefix only; probes, which do not pass the proxy, also without it."""
 
     def __init__(self, app: Any, prefix: str) -> None:
         self._app = app
@@ -51,7 +50,7 @@ class _Below:
 
 
 class _Behind:
-    """Believes `X-Forwarded-…` of as many proxies as there are, and from them only."""
+    """Applies `X-Forwarded-…` of the trusted proxies, of exactly so many."""
 
     def __init__(self, app: Any, access: Access) -> None:
         self._app = app
@@ -67,17 +66,16 @@ class _Behind:
             app = self._fixed
             if (crooked := self._crooked_header(environ)) is not None:
                 name = crooked.removeprefix("HTTP_").replace("_", "-").title()
-                app = BadRequest(f"What the proxy adds to {name} is none of such.")
+                app = BadRequest(f"What the proxy adds to {name} is malformed.")
         found: Iterable[bytes] = app(environ, start_response)
         return found
 
     def _crooked_header(self, environ: dict[str, Any]) -> str | None:
-        """Leave of each header only what our proxies have added, each value seen to be one.
+        """Keep of each header only what our proxies have added; return one with a malformed value.
 
-        A proxy adds its value on the right. What stands left of ours is the client's own, and may
-        be anything, quotes included, which releases of Werkzeug take for different things: so it
-        never comes to be read as a list. Where there is less than our proxies add, it counts for
-        nothing. Returns the header whose values are none.
+        A proxy adds its value on the right. The values before ours are the client's: any text, and
+        Werkzeug's releases parse quotes in it differently, so they are dropped. If there are fewer
+        values than our proxies add, none counts.
         """
         for header, valid in _VALID.items():
             added = [

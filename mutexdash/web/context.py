@@ -1,4 +1,4 @@
-"""Shared by all views: the dashboard of the application, and the name of a lock."""
+"""Objects that all views share: the dashboard of the application, its memo, its limits."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ _MAX_KEPT_BYTES: Final = 256 * 1024
 
 
 class Memo:
-    """The answers of the current second: a list that changes all the time is rendered once a
-    second, and not once for each viewer."""
+    """The answers of the current second: a page is rendered once for all its viewers."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,7 +35,6 @@ class Memo:
         self._kept: dict[object, tuple[bytes, list[tuple[str, str]]]] = {}
 
     def get(self, second: int, key: object) -> Response | None:
-        """Return the answer that was kept in this second."""
         with self._lock:
             if second != self._second:
                 self._second, self._kept = second, {}
@@ -44,7 +42,7 @@ class Memo:
         return kept and Response(kept[0], headers=kept[1])
 
     def keep(self, second: int, key: object, response: Response) -> None:
-        """Keep an answer until the second is over, if it is small and there is room."""
+        """Keep an answer until the second ends, if it is small and there is room."""
         body = response.get_data()
         with self._lock:
             has_room = len(self._kept) < _MAX_KEPT and len(body) <= _MAX_KEPT_BYTES
@@ -72,15 +70,9 @@ class Dashboard:
     """One dashboard.
 
     Attributes:
-        live: what there is to show.
-        store: asked for what the table does not keep.
-        registry: the metrics of this dashboard.
-        url: the store's URL as people may see it, for the commands that pages propose.
-        build: changes with templates and static files, so that no page of before is kept.
-        unlocks: counts and limits force-unlocks.
-        memo: the answers that several viewers get.
-        process: a random text in every ETag, because another process counts its versions from 0,
-            too.
+        url: the store's URL for people, in the commands that pages propose.
+        build: changes with templates and static files, and every ETag with it.
+        process: a random text in every ETag, as two processes may have equal versions.
     """
 
     live: Live
@@ -93,7 +85,7 @@ class Dashboard:
     process: str = field(default_factory=partial(token_hex, 8))
 
     def dated_snapshot(self) -> DatedSnapshot:
-        """Return what there is to see now, or answer 503 before everything was read once."""
+        """Return the current snapshot; 503 before everything was read once."""
         dated = self.live.dated_snapshot()
         if dated is None:
             where = f"{self.store.can.display_name} at {', '.join(self.store.endpoints())}"
@@ -102,22 +94,16 @@ class Dashboard:
 
 
 def attach(app: Flask, dashboard: Dashboard) -> None:
-    """Make it known to the application's views."""
     app.extensions["mutexdash"] = dashboard
 
 
 def dashboard() -> Dashboard:
-    """Return the dashboard of the current application."""
     return cast(Dashboard, current_app.extensions["mutexdash"])
 
 
 def name_asked_for(name: str | None) -> str:
-    """Return the lock's name from the path, or else from `?name=`.
-
-    Raises:
-        BadParameter: there is neither.
-        InvalidLockName: no lock can have that name.
-    """
+    """Return the lock's name from the path, or else from `?name=`; raises BadParameter and
+    InvalidLockName."""
     if name is None:
         name = request.args.get("name")
     if name is None:

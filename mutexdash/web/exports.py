@@ -1,4 +1,4 @@
-"""Whole removal records: one of them, or all as a file, CSV or JSON."""
+"""Whole removal records: one, or all as a CSV or JSON file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _EXPORT_TIMEOUT_S: Final = 60.0
 _Writer = Callable[[IO[str], Iterator[Removal]], None]
 
 _one_at_a_time = threading.Lock()
-"""Reading all records keeps a thread busy: the others are for viewers."""
+"""An export keeps one of few threads busy."""
 
 
 class _TooLarge(Exception):
@@ -42,7 +42,7 @@ class _TooLarge(Exception):
 
 
 def read_removal(name: str, uuid: str) -> Removal:
-    """Return the record of the removal of a holder, or answer 404, or 503 if it can't be read."""
+    """Return the removal record of a holder; 404 if there is none, 503 if it can't be read."""
     board = dashboard()
     if board.dated_snapshot().away_since is not None:
         abort(503, f"{board.store.can.display_name} is unreachable: the record can't be read now.")
@@ -58,13 +58,11 @@ def read_removal(name: str, uuid: str) -> Removal:
 
 @blueprint.get("/removed.csv")
 def removed_csv() -> Response:
-    """Send all records as a table; times are UTC."""
     return _sent("csv", "text/csv", _write_csv)
 
 
 @blueprint.get("/removed.json")
 def removed_json() -> Response:
-    """Send all records as a JSON list, with the facts as `/api/removed` has them."""
     return _sent("json", "application/json", _write_json)
 
 
@@ -74,12 +72,9 @@ def _sent(kind: str, mimetype: str, write: _Writer) -> Response:
     if board.dated_snapshot().away_since is not None:
         abort(503, f"{board.store.can.display_name} is unreachable: the records can't be read now.")
     if not _one_at_a_time.acquire(blocking=False):
-        raise ServiceUnavailable(
-            "Somebody else's export is being made: try again shortly.", retry_after=10
-        )
+        raise ServiceUnavailable("Another export is being made: try again shortly.", retry_after=10)
     try:
-        # Whole before it is sent: a store that fails half-way makes an error, and no file without
-        # its end.
+        # The file is complete before it is sent: a store that fails half-way gives an error.
         file = io.BytesIO()
         text = io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="")
         write(text, _bounded(_records(query), file))
@@ -111,7 +106,7 @@ def _bounded(removals: Iterator[Removal], file: IO[bytes]) -> Iterator[Removal]:
 def _records(query: Query) -> Iterator[Removal]:
     """Read all records, by the name of their lock."""
     store, deadline = dashboard().store, Deadline.after(_EXPORT_TIMEOUT_S)
-    # Many have their backtrace in common, and some of those are enough to have at hand.
+    # Many records share a backtrace.
     code = lru_cache(maxsize=100)(lambda digest: store.backtrace(digest, deadline))
     for batch in store.load(("removed",), deadline):
         for change in batch.changes:

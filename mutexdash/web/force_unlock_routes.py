@@ -1,7 +1,4 @@
-"""Force-unlock, by a form and by JSON: all that can be changed through the dashboard.
-
-Every request comes here through `guard.Guard.admit`.
-"""
+"""Force-unlock by a form and by JSON, the only writes; `guard.Guard.admit` checks each before."""
 
 from __future__ import annotations
 
@@ -31,14 +28,14 @@ blueprint = Blueprint("writes", __name__)
 
 _MAX_REASON_CHARS = 500
 _REQUEST_TIMEOUT_S = 3.0
-"""Seconds for one force-unlock: there are few threads, and viewers behind this one."""
+"""Seconds for one force-unlock: each request keeps one of few threads."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
     """A person's request: `typed` is the confirming name, `uuid` the holder on the page.
 
-    `unrecorded` says that the person was told that no record can be kept.
+    `unrecorded`: the person agreed that no record can be kept.
     """
 
     typed: str
@@ -69,13 +66,12 @@ class _Request:
 @blueprint.post("/locks/<lock:name>/force-unlock")
 @blueprint.post("/locks/force-unlock")
 def by_form(name: str | None = None) -> BaseResponse:
-    """Force-unlock from a page, and go back to it."""
     name = name_asked_for(name)
     fields = {"uuid": _uuid_of(request.form), **request.form.to_dict()}
     asked = _Request.read(fields, "unrecorded" in request.form)
     try:
         removal = _unlock(name, asked)
-    except StoreFull:  # the form asks about that, too, then
+    except StoreFull:  # the form then asks whether to go on without a record
         return redirect(f"{force_url(name, asked.uuid)}&full=1", 303)
     page = lock_url(name)
     unlocked = urlencode({"unlocked": removal.holder.uuid or ""})
@@ -85,7 +81,6 @@ def by_form(name: str | None = None) -> BaseResponse:
 @blueprint.post("/api/locks/<lock:name>/force-unlock")
 @blueprint.post("/api/lock/force-unlock")
 def by_json(name: str | None = None) -> Response:
-    """Force-unlock for a program."""
     name = name_asked_for(name)
     body = _body()
     unrecorded = body.get("unrecorded", False) if isinstance(body, dict) else False
@@ -98,8 +93,8 @@ def by_json(name: str | None = None) -> Response:
 
 
 def _uuid_of(form: Mapping[str, str]) -> str:
-    """Return the holder that the page was about. It is any text, and a browser changes some in a
-    field (a NUL, a line's end), but not hexadecimal."""
+    """Return the uuid of the page's holder; hexadecimal, as browsers change some texts in fields
+    (a NUL, a line's end)."""
     try:
         return bytes.fromhex(form.get("uuid_hex", "")).decode()
     except ValueError:
@@ -114,7 +109,7 @@ def _body() -> Any:
 
 
 def _unlock(name: str, asked: _Request) -> Removal:
-    # What can't be typed is shown as an escape.
+    # A name that can't be typed is shown with escapes.
     if asked.typed not in (name, plain(name), apart(name)):
         abort(
             400,
@@ -157,7 +152,7 @@ def _unlock(name: str, asked: _Request) -> Removal:
     except (StoreUnavailable, StoreError) as error:
         unlocks.results.labels(UNKNOWN if error.unknown else FAILED).inc()
         if error.unknown:
-            abort(503, f"It is unknown whether it was unlocked: look at the lock again. {error}")
+            abort(503, f"It is unknown whether it was unlocked: check the lock again. {error}")
         abort(502, f"Nothing was unlocked: {error}")
     unlocks.results.labels(DONE).inc()
     unlocks.done.hit(unlocks.most, who)

@@ -1,6 +1,6 @@
 """The JSON API: the same locks as on the pages, for programs.
 
-    /api/locks?q=&state=&sort=&page=&per_page=   all locks; `sort=-waiters` is the other way round
+    /api/locks?q=&state=&sort=&page=&per_page=   all locks; `sort=-waiters` reverses the order
     /api/locks/deploy%2Fprod                     one lock, its name percent-encoded once
     /api/lock?name=..                            the same; the only form for `.` and `..`
     /api/removed?q=&page=&per_page=              what was auto-unlocked and force-unlocked
@@ -9,9 +9,8 @@
     /api/locks/deploy%2Fprod/force-unlock        POST: see `web.force_unlock_routes`
     /api/openapi.yaml                            all of this, for programs to read
 
-Errors are `{"error": "a sentence"}`. In lists, texts of more than 200 characters are cut, and end
-in `…`. Every list and every lock has an ETag that stays while nothing
-changes.
+Errors are `{"error": "a sentence"}`. In lists, texts of more than 200 characters are cut and end
+in `…`. Every list and every lock has an ETag, which stays while nothing changes.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ blueprint = Blueprint("api", __name__, url_prefix="/api")
 
 @blueprint.get("/locks")
 def locks() -> Response:
-    """List the locks that are held."""
     query = Query.read(request.args, ("q", "state", "sort", "page", "per_page"))
     dated = dashboard().dated_snapshot()
     snapshot = dated.snapshot
@@ -59,7 +57,6 @@ def locks() -> Response:
 @blueprint.get("/locks/<lock:name>")
 @blueprint.get("/lock")
 def lock(name: str | None = None) -> Response:
-    """Show one lock, with its backtrace and the first of its waiters."""
     name = name_asked_for(name)
     board = dashboard()
     dated = board.dated_snapshot()
@@ -82,7 +79,6 @@ def lock(name: str | None = None) -> Response:
 
 @blueprint.get("/removed")
 def removed() -> Response:
-    """List what was auto-unlocked and force-unlocked lately, the newest first."""
     query = Query.read(request.args, ("q", "page", "per_page"))
     dated = dashboard().dated_snapshot()
     snapshot = dated.snapshot
@@ -102,13 +98,11 @@ def removed() -> Response:
 @blueprint.get("/removed/<lock:name>")
 @blueprint.get("/removal")
 def removal(name: str | None = None) -> Response:
-    """Show one removal, with the backtrace of the holder that was."""
     found = read_removal(name_asked_for(name), request.args.get("uuid", ""))
     return jsonify(found.facts())
 
 
 @blueprint.get("/openapi.yaml")
 def openapi() -> Response:
-    """Describe this API."""
     text = description(Path(current_app.root_path) / "static")
     return Response(text, content_type="application/yaml")

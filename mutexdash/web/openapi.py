@@ -1,4 +1,4 @@
-"""The OpenAPI description: `static/openapi.yaml`, and schemas made of the tables of fields."""
+"""The OpenAPI description: `static/openapi.yaml`, and schemas from the tables of facts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _QUEUE: Final = {
 
 
 def description(static: Path) -> str:
-    """Return the description, YAML; the file in `static` ends with the other schemas."""
+    """Return the description as YAML: the file in `static`, then the other schemas."""
     text = (static / "openapi.yaml").read_text(encoding="utf-8")
     return text + "".join(  # JSON is YAML
         f"    {name}:\n{indent(json.dumps(schema, indent=2), ' ' * 6)}\n"
@@ -61,7 +61,6 @@ def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _schema(fact: Fact) -> dict[str, Any]:
-    """Return what JSON has for a fact."""
     schema = dict(_TYPES[fact.kind])
     if fact.optional:
         schema["type"] = [schema["type"], "null"]

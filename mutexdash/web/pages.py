@@ -1,7 +1,4 @@
-"""The pages for people: all locks, one lock, its force-unlock, what was held, what was removed.
-
-Each page works by plain reload; `static/live.js` only reloads it more smoothly.
-"""
+"""The pages for people. Each works by plain reload; `static/live.js` reloads it smoothly."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ from mutexdash.data.timeline import (
 from mutexdash.markup.frames import read_backtrace
 from mutexdash.markup.html_text import iso, visible
 from mutexdash.markup.links import linked
-from mutexdash.markup.next_steps import remedies, runbook_sections, visits
+from mutexdash.markup.next_steps import runbook_sections, steps_about_holder, steps_about_waiter
 from mutexdash.web.context import dashboard, name_asked_for
 from mutexdash.web.exports import read_removal
 from mutexdash.web.respond import Passing, respond
@@ -62,7 +59,6 @@ _COLUMNS = [column for column in COLUMNS if column.title]
 
 @blueprint.get("/")
 def locks() -> Response:
-    """Show the locks that are held, and for a few seconds those that were."""
     query = _query("q", "state", "sort", "page")
     dated = dashboard().dated_snapshot()
     rows = partial(dated.snapshot.select, ended=True)
@@ -72,9 +68,8 @@ def locks() -> Response:
 @blueprint.get("/lock/<lock:name>")
 @blueprint.get("/lock")
 def lock(name: str | None = None) -> Response:
-    """Show one lock."""
     name, table = name_asked_for(name), dashboard().live.table
-    # Or as it is shown, which is how alerts name it: with escapes for what can't be seen.
+    # Or as alerts show it, with escapes for invisible characters.
     if table.row(name) is None and table.row(meant(name)) is not None:
         name = meant(name)
     return _about_one("lock.html", name, request.args.get("unlocked"))
@@ -83,14 +78,14 @@ def lock(name: str | None = None) -> Response:
 @blueprint.get("/locks/<lock:name>")
 @blueprint.get("/locks")
 def lock_by_another_path(name: str | None = None) -> BaseResponse:
-    """Lead to a lock's page, or to the list: people take their paths from the API's."""
+    """Redirect to a lock's page or the list: people take paths from the API's."""
     return redirect(url_for("pages.locks") if name is None else lock_url(name))
 
 
 @blueprint.get("/locks/<lock:name>/force-unlock")
 @blueprint.get("/locks/force-unlock")
 def force(name: str | None = None) -> Response:
-    """Show the form that takes a lock from the holder `?uuid=`, and from no other."""
+    """Show the form that force-unlocks the holder `?uuid=`."""
     uuid = request.args.get("uuid", "")
     return _about_one("force.html", name_asked_for(name), uuid, uuid=uuid)
 
@@ -110,7 +105,7 @@ def _about_one(template: str, name: str, removed: str | None, **shown: Any) -> R
 
 @blueprint.get("/host")
 def host() -> Response:
-    """Show what the host `?name=` holds and waits for: what is asked first when it has died."""
+    """Show what the host `?name=` holds and waits for."""
     name = request.args.get("name")
     if not name:
         raise BadParameter("The parameter name is missing: give the host's name.")
@@ -126,7 +121,6 @@ def host() -> Response:
 
 @blueprint.get("/hosts")
 def hosts() -> Response:
-    """Show all hosts that hold locks or wait for some."""
     query = _query("q", "page")
     dated = dashboard().dated_snapshot()
     rows = partial(select_hosts, dated.snapshot.locks, dated.snapshot.waits)
@@ -136,7 +130,6 @@ def hosts() -> Response:
 
 @blueprint.get("/waiting")
 def waiting() -> Response:
-    """Show who waits for what, over all locks."""
     query = _query("q", "page")
     dated = dashboard().dated_snapshot()
     rows = dated.snapshot.waits.select
@@ -146,7 +139,6 @@ def waiting() -> Response:
 
 @blueprint.get("/removed")
 def removed() -> Response:
-    """Show what was auto-unlocked and force-unlocked lately."""
     query = _query("q", "page")
     dated = dashboard().dated_snapshot()
     rows = dated.snapshot.removed
@@ -156,8 +148,7 @@ def removed() -> Response:
 
 @blueprint.get("/removal")
 def removal() -> Response:
-    """Show one removal, with the backtrace of the holder that was."""
-    # Not in the path: of all pages' names this one alone needs two, and a path has no room for `.`.
+    # Name and uuid are parameters: `.` can't be a part of a path.
     dated = dashboard().dated_snapshot()
     name, uuid = name_asked_for(None), request.args.get("uuid", "")
 
@@ -169,7 +160,6 @@ def removal() -> Response:
 
 @blueprint.get("/timeline")
 def timeline() -> Response:
-    """Show who held what lately, as far as this dashboard has seen it."""
     query, span = _query("q"), _span()
     board = dashboard()
     dated = board.dated_snapshot()
@@ -188,19 +178,19 @@ def timeline() -> Response:
 
 @blueprint.get("/runbook")
 def runbook() -> str:
-    """Show what to do about each alert; also while nobody knows anything of the locks."""
+    """Show what to do about each alert, also before the locks were read."""
     return render_template("runbook.html", text=_runbook_text())
 
 
 @cache
 def _runbook_text() -> Markup:
-    # Rendered by `make runbook` from a file of ours, without raw HTML: nobody else writes it.
+    # `make runbook` renders it from docs/runbook.md, which has no raw HTML.
     path = Path(__file__).parents[1] / "runbook.html"
     return Markup(path.read_text(encoding="utf-8"))  # noqa: S704
 
 
 def _query(*taken: str) -> Query:
-    # A page is opened by links that others made, with parameters of theirs perhaps.
+    # Unknown parameters are ignored: links to pages may have some.
     return Query.read({key: request.args[key] for key in taken if key in request.args}, taken)
 
 
@@ -218,7 +208,7 @@ def _span() -> float:
 def _render_list(
     template: str, dated: DatedSnapshot, query: Query, select: Callable[[Query], Page]
 ) -> str:
-    """Render the page that was asked for, or the last one if it is gone meanwhile."""
+    """Render the requested page of a list, or the last one if there are fewer by now."""
     page = select(query)
     if query.page > page.last:
         query = replace(query, page=page.last)
@@ -231,7 +221,7 @@ def _render(template: str, dated: DatedSnapshot, **shown: Any) -> str:
 
 
 def domain(hostname: str) -> tuple[str, str]:
-    """Split a host's name into what tells it from its neighbours, and its domain."""
+    """Split a host's name into its first label and the rest; an address is not split."""
     first, dot, rest = hostname.partition(".")
     if not first or first.isdecimal():  # an address: its end tells most
         return hostname, ""
@@ -287,9 +277,9 @@ for _filter in (
     tick,
     linked,
     domain,
-    remedies,
     runbook_sections,
-    visits,
+    steps_about_holder,
+    steps_about_waiter,
 ):
     blueprint.add_app_template_filter(_filter)
 blueprint.add_app_template_filter(read_backtrace, "frames")

@@ -1,7 +1,4 @@
-"""Metrics and probes: `/metrics`, `/healthz`, `/readyz`.
-
-All of it comes from memory: a scrape asks the store nothing.
-"""
+"""Metrics and probes: `/metrics`, `/healthz`, `/readyz`. They ask the store nothing."""
 
 from __future__ import annotations
 
@@ -25,24 +22,23 @@ blueprint = Blueprint("machines", __name__)
 
 @blueprint.get("/metrics")
 def metrics() -> Response:
-    """Answer Prometheus."""
     return Response(generate_latest(dashboard().registry), content_type=CONTENT_TYPE_LATEST)
 
 
 @blueprint.get("/healthz")
 def healthz() -> Response:
-    """Answer 200 as long as none of its threads has ended or hangs."""
+    """Answer 200 unless a thread has ended or hangs."""
     why = dashboard().live.is_live()
     return _sentence("The dashboard runs.") if why is None else _sentence(why, 503)
 
 
 @blueprint.get("/readyz")
 def readyz() -> Response:
-    """Answer 200 once there is something to show.
+    """Answer 200 once everything was read.
 
-    With etcd unreachable, the last known state is: just then it is needed, and a load balancer that
-    took all dashboards out would take it away. So that is said in words and in a metric. But where
-    etcd answers and only our watch is silent, another dashboard has the newer picture: then 503.
+    With an unreachable store it stays 200: the last known state is needed just then, and a load
+    balancer would take all dashboards out. If the store answers and only this process's watch is
+    silent, another dashboard may be up to date: then 503.
     """
     live, store = dashboard().live, dashboard().store.can.display_name
     votes = dashboard().store.votes()
@@ -64,7 +60,7 @@ def _sentence(text: str, status: int = 200) -> Response:
 
 
 def lock_gauges(live: Live, store: ServiceStore) -> Iterator[Metric]:
-    """Yield gauges of what is shown; those of locks not before everything was read once."""
+    """Yield gauges; those of locks once everything was read."""
     here = live.away_since() is None
     yield GaugeMetricFamily(
         "mutexdash_store_connected", "1 while the pages are up to date.", float(here)

@@ -1,4 +1,4 @@
-"""Answers with an ETag: 304 for a viewer who has it, else made and compressed once a second."""
+"""Answers with an ETag: 304 if the viewer has it; else rendered and compressed once a second."""
 
 from __future__ import annotations
 
@@ -29,14 +29,13 @@ _COMPRESSED: Final = (
 
 
 class Passing(Response):
-    """An answer that lacks something for now: it has no ETag, so it is asked for again."""
+    """An answer that is incomplete for now, so it has no ETag."""
 
 
 def respond(shown: object, make: Callable[[], Response | str]) -> Response:
     """Answer 304 if the viewer has what is `shown`; else what `make` returns, with an ETag.
 
-    The ETag is weak: the time and all durations differ between two answers with one ETag, and a
-    page counts those on by itself.
+    The ETag is weak: answers with the same one differ in durations, which a page counts itself.
     """
     board = dashboard()
     content = repr((board.process, board.build, viewer(), shown)).encode(errors="replace")
@@ -57,17 +56,17 @@ def respond(shown: object, make: Callable[[], Response | str]) -> Response:
 
 
 def compress(response: Response) -> Response:
-    """Compress an answer, if that is of use and the viewer takes it."""
+    """Compress an answer if that saves bytes and the viewer accepts it."""
     if response.status_code != 200 or response.mimetype not in _COMPRESSED:
         return response
     response.vary.add("Accept-Encoding")
-    # An export is large, and made once.
+    # An export is large and sent once.
     if not _takes_gzip() or response.content_encoding or request.blueprint == "exports":
         return response
     response.direct_passthrough = False
     body = response.get_data()
     if len(body) >= _MIN_GZIP_BYTES:
-        # Filtered: uuids and times are next to random, and finding short matches in them loses.
+        # Z_FILTERED: uuids and times are nearly random, where short matches only cost.
         packer = zlib.compressobj(9, zlib.DEFLATED, _GZIP_WINDOW, 9, zlib.Z_FILTERED)
         response.set_data(packer.compress(body) + packer.flush())
         response.content_encoding = "gzip"

@@ -1,4 +1,4 @@
-"""Trace link: from a lock to the trace, or whatever else, in which it was taken."""
+"""The link from a lock to the trace in which it was taken."""
 
 from __future__ import annotations
 
@@ -12,15 +12,11 @@ from mutexdash.security.access_flags import read_link
 
 _PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]*)\}")
 _MAX_CHARS = 200
-"""Characters of what is put into the address: more is no id of anything."""
+"""Characters of an id in the address."""
 
 
 def read_trace_url(ctx: click.Context, param: click.Parameter, url: str) -> str:
-    """Return an address with places in braces, as click's callback.
-
-    Raises:
-        click.UsageError: it is no address of a web page, or has no such place behind its host.
-    """
+    """click's callback: return a web address with names in braces behind its host."""
     if not url:
         return ""
     read_link(ctx, param, _PLACE.sub("x", url))
@@ -34,14 +30,14 @@ def read_trace_url(ctx: click.Context, param: click.Parameter, url: str) -> str:
 
 
 def trace_link(url: str, holder: Holder) -> str:
-    """Return the address with what a holder says in its places; empty if it says not all of it."""
+    """Return the address with the holder's values in the braces; empty if it lacks one."""
     said = {**(holder.labels or {}), **(holder.context or {})}
     if not url or not all(_is_id(said.get(name, "")) for name in _PLACE.findall(url)):
         return ""
-    # Anybody may have written it: with nothing left as it is that means something in an address.
+    # Any client may have written the values: all that has a meaning in an address is encoded.
     return _PLACE.sub(lambda place: quote(said[place[1]], safe=""), url)
 
 
 def _is_id(text: str) -> bool:
-    """Tell whether this may stand in an address; a browser takes dots alone for a folder above."""
+    """Return whether this may be a part of an address; browsers resolve dots alone."""
     return 0 < len(text) <= _MAX_CHARS and text not in (".", "..")

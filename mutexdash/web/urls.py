@@ -18,13 +18,12 @@ from mutexdash.data.timeline import Span
 
 
 def lock_url(name: str) -> str:
-    """Return the address of a lock's page."""
     return _named("pages.lock", name)
 
 
 def force_url(name: str, uuid: str = "") -> str:
-    """Return the address of the form that takes the lock from the holder `uuid`; without that, the
-    address that the form is sent to."""
+    """Return the address of the form that force-unlocks the holder `uuid`; without that, the
+    address to which the form is sent."""
     address = _named("pages.force", name)
     between = "&" if "?" in address else "?"
     return f"{address}{between}{urlencode({'uuid': uuid})}" if uuid else address
@@ -37,25 +36,23 @@ def _named(endpoint: str, name: str) -> str:
 
 
 def removal_url(holder: Holder) -> str:
-    """Return the address of the page about the removal of a holder."""
     parameters = urlencode({"name": holder.name, "uuid": holder.uuid or ""})
     return f"{url_for('pages.removal')}?{parameters}"
 
 
 def span_url(span: Span) -> str:
-    """Return the address of what says more about a span: the removal that ended it, or the lock."""
+    """Return the address of the removal that ended a span, or else of the lock."""
     if span.how in (AUTO_UNLOCK, FORCE_UNLOCK):
         return removal_url(span.holder)
     return lock_url(span.holder.name)
 
 
 def host_url(hostname: str) -> str:
-    """Return the address of the page of a host."""
     return f"{url_for('pages.host')}?{urlencode({'name': hostname})}"
 
 
 def list_url(query: Query, span: int | None = None, **changes: Any) -> str:
-    """Return the address of the current list, first page, with these changes to what it shows."""
+    """Return the address of the current list's first page with these changes of the query."""
     changed = replace(query, **({"page": 1} | changes))
     wanted = {
         "q": changed.text,
@@ -69,12 +66,10 @@ def list_url(query: Query, span: int | None = None, **changes: Any) -> str:
 
 
 class LockName(BaseConverter):
-    """A lock's name as the rest of a path: `/` and all, percent-encoded once.
+    """A lock's name as the rest of a path, with its `/`, percent-encoded once.
 
-    A WSGI server decodes the path once before it is looked at here. So `deploy%2Fprod` arrives as
-    `deploy/prod`, and the lock that is really named `deploy%2Fprod`, written `deploy%252Fprod`,
-    as that: two names never meet. Only `.` and `..` can't be written in a path, because every
-    browser takes them out, encoded or not: the views take `?name=` for them, and for any name.
+    The WSGI server decodes the path once, so the paths of two names always differ. Browsers
+    resolve `.` and `..` in a path, encoded or not: for them, and for any name, views take `?name=`.
     """
 
     regex = ".+"
@@ -87,6 +82,6 @@ class LockName(BaseConverter):
 
 def alert_query(name: str) -> str:
     """Return the parameters with which Prometheus shows this lock's alerts."""
-    # As metrics have it. JSON writes a text as PromQL takes one.
+    # The name as in metrics. A JSON string is a PromQL string.
     expression = f"ALERTS{{name={json.dumps(shown_name(name), ensure_ascii=False)}}}"
     return urlencode({"g0.expr": expression, "g0.tab": "1"})

@@ -17,7 +17,7 @@ from lockclient.model.holder import Holder
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.requests import Remove, Request
 from lockclient.stores.service_protocol import ServiceStore
-from mutexdash.markup.next_steps import remedies
+from mutexdash.markup.next_steps import steps_about_holder
 from tests.contract.asking import holder
 from tests.support.etcd_binary import Etcdctl, exhaust_space, put_at_once
 from tests.support.locks import has, queue_up, take
@@ -215,7 +215,7 @@ def test_what_a_page_shows_to_copy_removes_it_whatever_it_is_called(memory: Memo
     """In hexadecimal, as no quoting suits every shell: also a uuid that nobody could type."""
     odd = Holder("a\u200b'; touch pwned; #", "u\0\n'", hostname="h")
     memory.take(odd.name, uuid=odd.uuid)
-    (*_, remedy) = remedies(odd, "etcd://h:1")
+    (*_, remedy) = steps_about_holder(odd, "etcd://h:1")
     _, verb, *words = shlex.split(remedy.command)
     words = [verb, "--yes", "--reason", "x", *words]
     said = one_line(called(memory, *words[:-2], "--uuid", "00", *words[-2:], status=1))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from lockclient.cli.group import group
 from lockclient.model.holder import Holder
 from lockclient.overview.verdict import Standing
-from mutexdash.markup.next_steps import remedies, runbook_sections
+from mutexdash.markup.next_steps import runbook_sections, steps_about_holder
 from reference import runbook
 from tests.deploy.test_rules import WANTED
 
@@ -26,7 +26,7 @@ STUCK = Holder("deploy/prod", "u-1", "ci-3.example.com", 881, client="clustermut
 
 
 def commands(holder: Holder) -> list[str]:
-    return [remedy.command for remedy in remedies(holder, URL)]
+    return [remedy.command for remedy in steps_about_holder(holder, URL)]
 
 
 def test_from_the_host_to_the_force_unlock() -> None:
@@ -150,7 +150,7 @@ def test_what_is_pasted_is_the_text_and_nothing_runs(
 ) -> None:
     """In each shell that is here: there is no quoting that all of them read alike."""
     url = f"etcd://h:2379/{root}"
-    (remedy,) = remedies(Holder(name, uuid), url)
+    (remedy,) = steps_about_holder(Holder(name, uuid), url)
     words = heard(shell, remedy.command, tmp_path)
     command = group.get_command(click.Context(group), "force-unlock")
     assert command is not None
