@@ -52,7 +52,7 @@ NOBODYS_LOCK = "clustermutex-doctor"
 def examine(
     store: ServiceStore, location: EtcdLocation, call: Callable[..., Any]
 ) -> Iterator[Finding | Clock]:
-    """Yield what is found: see `ServiceStore.examine`."""
+    """Yield the findings: see `ServiceStore.examine`."""
     found = members(location, MEMBER_TIMEOUT_S)
     yield from judge_members(found)
     yield from (clock for clock in map(clock_of, found) if clock is not None)
@@ -68,10 +68,10 @@ def examine(
 
 
 def _measure(store: ServiceStore, *, writing: bool) -> tuple[list[float], str]:
-    """Return how long transactions took, and which they were.
+    """Return the seconds that transactions took, and which transactions they were.
 
-    An unlock by nobody changes nothing, but as a transaction that could write it goes through
-    consensus and to the disks, as every lock does. Who may not write can only read.
+    An unlock by no holder changes nothing, but it goes through consensus and to the disks like
+    every lock. A user without rights to write can only read.
     """
     request = Unlock(NOBODYS_LOCK, str(uuid.uuid4())) if writing else Read(NOBODYS_LOCK)
     deadline = Deadline.after(MEASURING_S)
@@ -85,17 +85,17 @@ def _measure(store: ServiceStore, *, writing: bool) -> tuple[list[float], str]:
 
 
 def clock_of(member: Member) -> Clock | None:
-    """Return a member's clock, which it tells in whole seconds."""
+    """Return a member's clock, which has whole seconds."""
     if member.ahead is None:
         return None
     return Clock(f"etcd at {member.endpoint}", member.ahead - 0.5, member.ahead + 0.5)
 
 
-# ---------------------------------------------------------------- what was found
+# ---------------------------------------------------------------- judging
 
 
 def judge_members(found: Sequence[Member]) -> Iterator[Finding]:
-    """Judge the members: who answers, versions, space, alarms."""
+    """Judge the members: reachable, versions, space, alarms."""
     for member in found:
         if member.trouble == GRPC_PROXY:
             yield Finding(
@@ -210,9 +210,9 @@ def _percentile(values: Sequence[float], percent: int) -> float:
 def judge_rights(
     found: Mapping[str, bool], user: str | None, *, auth: bool | None, certified: bool = False
 ) -> Iterator[Finding]:
-    """Judge what this user may do: `found` says which folders it may write to.
+    """Judge the user's rights; `found` says which folders it may write to.
 
-    `certified` are clusters that let nobody in without a certificate.
+    `certified`: clients need a certificate.
     """
     everybody = "Everybody with a certificate" if certified else "Everybody"
     who = f"The user {user!r}" if user else everybody
@@ -258,12 +258,11 @@ def judge_rights(
 def probe_permissions(call: Callable[..., Any], root: str, deadline: Any) -> Mapping[str, bool]:
     """Return which folders the user may write to, by transactions that change nothing.
 
-    etcd checks the rights of both branches of a transaction before it looks at what is compared:
-    and no key is ever at the revision -1. Empty if etcd is out of space, for then it refuses a
-    transaction with a put before it looks at rights.
+    etcd checks the rights for both branches before it compares, and no key has the revision -1. The
+    result is empty if etcd is out of space: then it refuses a put before it checks rights.
 
     Raises:
-        StoreUnavailable, StoreError: it does not answer, or not to this user.
+        StoreUnavailable, StoreError: etcd does not answer, or refuses this user.
     """
     found: dict[str, bool] = {}
     for folder in FOLDERS:

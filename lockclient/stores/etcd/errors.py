@@ -1,8 +1,7 @@
-"""Errors of etcd and gRPC: what to do next, and which exception of ours; nowhere else.
+"""Errors of etcd and gRPC: what each means, and the exception for the program.
 
-Errors are told apart by etcd's exact text first and by the status code second: the same code
-stands for a compaction and for a wrong request, and one for a server that is down, a certificate
-that it does not trust, and TLS where there is none.
+etcd's text decides first, the status code second: one code means a compaction and a wrong request,
+another one a server that is down, an untrusted certificate, and TLS to a server without it.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ class ErrorKind(Enum):
     """The meaning of an error for its request."""
 
     NOT_SENT = auto()
-    """No connection: the request can't have happened. Try elsewhere."""
+    """No connection: the request can't have happened. Try another member."""
     UNKNOWN = auto()
-    """It may have happened. Send it again, here or elsewhere: that tells."""
+    """It may have happened. Send it again to any member: its answer shows that."""
     NEW_TOKEN = auto()
     """The token is stale: authenticate again and repeat."""
     NO_RIGHT = auto()
@@ -38,9 +37,9 @@ class ErrorKind(Enum):
     NO_SPACE = auto()
     """The store is out of space and takes nothing but deletes; nothing happened."""
     TOO_LARGE = auto()
-    """The answer is more than we take at a time: ask for less."""
+    """The answer is too large for gRPC: ask for fewer keys."""
     REFUSED = auto()
-    """The store says no, and will say no again; nothing happened."""
+    """The store refuses the request, and would again; nothing happened."""
 
 
 _TEXTS = (
@@ -49,7 +48,7 @@ _TEXTS = (
     ("database space exceeded", ErrorKind.NO_SPACE),
     ("invalid auth token", ErrorKind.NEW_TOKEN),
     ("revision of auth store is old", ErrorKind.NEW_TOKEN),
-    # The same in etcd 3.5.1, code UNKNOWN.
+    # etcd 3.5.1, code UNKNOWN.
     ("auth: revision in header is old", ErrorKind.NEW_TOKEN),
     ("user name is empty", ErrorKind.NEW_TOKEN),
     ("permission denied", ErrorKind.NO_RIGHT),
@@ -58,19 +57,19 @@ _TEXTS = (
     ("dns resolution failed", ErrorKind.NOT_SENT),
     ("context deadline exceeded", ErrorKind.UNKNOWN),
     ("too many requests", ErrorKind.NOT_SENT),
-    ("received message larger than max", ErrorKind.TOO_LARGE),  # gRPC's own word, after the answer
+    ("received message larger than max", ErrorKind.TOO_LARGE),  # gRPC, after the answer
 )
 _CODES = {
     grpc.StatusCode.UNAVAILABLE: ErrorKind.UNKNOWN,
     grpc.StatusCode.DEADLINE_EXCEEDED: ErrorKind.UNKNOWN,
     grpc.StatusCode.CANCELLED: ErrorKind.UNKNOWN,
-    grpc.StatusCode.UNKNOWN: ErrorKind.UNKNOWN,  # etcd's errors without a code: it is ending
-    grpc.StatusCode.INTERNAL: ErrorKind.UNKNOWN,  # a stream torn down in the middle (RST_STREAM)
+    grpc.StatusCode.UNKNOWN: ErrorKind.UNKNOWN,  # errors of etcd without a code, as it ends
+    grpc.StatusCode.INTERNAL: ErrorKind.UNKNOWN,  # a stream that was reset (RST_STREAM)
 }
 
 
 def diagnose(error: grpc.RpcError) -> ErrorKind:
-    """Tell what an error means."""
+    """Return the meaning of an error."""
     details = (error.details() or "").lower()
     for text, fault in _TEXTS:
         if text in details:
@@ -79,7 +78,7 @@ def diagnose(error: grpc.RpcError) -> ErrorKind:
 
 
 def answered(error: grpc.RpcError) -> bool:
-    """Tell whether the error is etcd's own, so that the connection works."""
+    """Return whether etcd itself sent the error, so that the connection works."""
     return (error.details() or "").startswith("etcdserver: ")
 
 
@@ -87,7 +86,7 @@ def answered(error: grpc.RpcError) -> bool:
 
 
 def refused(error: grpc.RpcError, endpoint: str, location: EtcdLocation) -> StoreError:
-    """Return the exception for a refusal, with advice where the reason is a common one."""
+    """Return the exception for a refusal, with advice for common reasons."""
     details = (error.details() or error.code().name).removeprefix("etcdserver: ")
     advice, kind = "", StoreError
     if "permission denied" in details:
@@ -142,10 +141,7 @@ _ADVICE: Final = {
 
 
 def cause_of(error: Exception, location: EtcdLocation | None = None) -> Cause:
-    """Return why a try was not answered, without gRPC's internals.
-
-    With `location` certificate files that can't be used are looked at.
-    """
+    """Return why a try was not answered; with `location` unusable certificate files are read."""
     if not isinstance(error, grpc.RpcError):
         return Cause.of_error(error)
     details = error.details() or ""
@@ -153,21 +149,21 @@ def cause_of(error: Exception, location: EtcdLocation | None = None) -> Cause:
     if reason is Reason.FILES and location is not None and location.cert:
         return Cause.of(_why_unusable(location))
     if reason in (Reason.UNTRUSTED, Reason.HANDSHAKE):
-        # OpenSSL's own words, like `unable to get local issuer certificate`.
-        told = details.rpartition("OPENSSL_internal:")[2].removesuffix(": OK")
-        return Cause(reason, f"{reason.value}: {told.rpartition(': ')[2]}")
+        # OpenSSL's text, like `unable to get local issuer certificate`.
+        text = details.rpartition("OPENSSL_internal:")[2].removesuffix(": OK")
+        return Cause(reason, f"{reason.value}: {text.rpartition(': ')[2]}")
     if reason is not None:
         return Cause.of(reason)
     if "settings frame" in details.lower():
         return Cause(None, _NOT_GRPC)
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return Cause.of(Reason.NO_ANSWER)
-    told = details.rpartition("last error:")[2].strip()
-    return Cause(None, told or str(error.code().name).lower())
+    text = details.rpartition("last error:")[2].strip()
+    return Cause(None, text or str(error.code().name).lower())
 
 
 def _why_unusable(location: EtcdLocation) -> Reason:
-    """Return why OpenSSL can't use the certificate files: gRPC does not say."""
+    """Return why OpenSSL can't use the certificate files, which gRPC does not report."""
     try:
         context = ssl.create_default_context(cafile=location.cacert)
         context.load_cert_chain(location.cert or "", location.key)
@@ -177,11 +173,10 @@ def _why_unusable(location: EtcdLocation) -> Reason:
 
 
 def more_telling(before: Cause, now: Cause) -> Cause:
-    """Return which of two causes to tell: the one of the last try, unless it hides the other.
+    """Return the cause of the last try, or the one before if the last one says less.
 
-    A host name may have two addresses, of which etcd listens on one: then gRPC tells now of the
-    trouble that there is on the one, now of a connection refused by the other. And what the other
-    side says about TLS may be lost when it closes the connection at once.
+    If etcd listens on one of two addresses of a host name, gRPC reports sometimes the trouble with
+    one, sometimes the refusal by the other. And a TLS alert is lost when the server closes at once.
     """
     hides = now.reason in (Reason.REFUSED, Reason.ONLY_TLS)
     return before if hides and before.text.startswith("TLS: ") else now
@@ -190,7 +185,7 @@ def more_telling(before: Cause, now: Cause) -> Cause:
 def unavailable(
     endpoints: tuple[str, ...], last: Cause, *, unknown: bool, refused: bool = False
 ) -> StoreUnavailable:
-    """Return the exception for a store that did not answer in time, for the last try's reason."""
+    """Return the exception for a store that did not answer in time, with the last try's cause."""
     advice = _ADVICE.get(
         last.reason, "Check that it runs and that the endpoints are right (CLUSTERMUTEX_URL)."
     )

@@ -19,7 +19,7 @@ _IN_ORDER = tuple(_SUBKEYS)
 
 
 def segment_of(key: bytes) -> str:
-    """Return a key's last segment as it stands: a foreign client may encode otherwise than we."""
+    """Return a key's last segment, not decoded: another client may encode names differently."""
     return key.rpartition(b"/")[2].decode(errors="surrogateescape")
 
 
@@ -42,7 +42,7 @@ class LockKeys:
         return self.queue[0] + encode(uuid).encode()
 
     def ticket_as_read(self, segment: str) -> bytes:
-        """Return the key of a ticket, by what `segment_of` read from it."""
+        """Return the key of a ticket by its `segment_of`."""
         return self.queue[0] + segment.encode(errors="surrogateescape")
 
     def removal(self, uuid: str) -> bytes:
@@ -50,7 +50,7 @@ class LockKeys:
         return self.removed + encode(uuid).encode()
 
     def tombstone(self, uuid: str) -> bytes:
-        """Return the key that disarms a late take of an acquisition that was given up."""
+        """Return the key that disarms a late take of a withdrawn acquisition."""
         return self.withdrawn + encode(uuid).encode()
 
 
@@ -81,16 +81,15 @@ class Keys:
     def locks_from(self, prefix: str) -> tuple[bytes, bytes]:
         """Return the range of all keys of locks whose names begin with `prefix`.
 
-        A name's encoding begins with that of its beginning: each character is encoded by itself.
+        Each character is encoded by itself, so the encoding of a name begins with its prefix's.
         """
         first = f"{self.root}/locks/{encode(prefix)}".encode()
         return first, first[:-1] + bytes([first[-1] + 1])  # no byte of an encoding is the last one
 
     def following(self, key: bytes) -> bytes:
-        """Return the first key after this one that may be of use.
+        """Return the first key after this one that may be one of ours.
 
-        What a lock holds besides the subkeys that are known is passed over, unread: others may
-        have put there any number of them, each as large as etcd takes.
+        It skips unknown subkeys of a lock: other clients may have written any number of large ones.
         """
         root = self._locks + b"/"
         segment, slash, part = key.removeprefix(root).partition(b"/")
@@ -101,27 +100,26 @@ class Keys:
         return folder + (b"/" + _IN_ORDER[place] if place < len(_IN_ORDER) else b"0")
 
     def unlocker(self, unlocker: str) -> bytes:
-        """Return the key of an unlocker's heartbeat."""
+        """Return the key of an unlocker's announcement."""
         return f"{self.root}/unlockers/{encode(unlocker)}".encode()
 
     def code(self, code: str) -> bytes:
-        """Return the key of a backtrace that records of removals have in common."""
+        """Return the key of a backtrace that removal records share."""
         return f"{self.root}/code/{encode(code)}".encode()
 
     def _name_of(self, folder: bytes) -> str | None:
-        """Return the name of the lock whose keys are in this folder; None if it is none."""
+        """Return the name of the lock with this folder of keys; None if no lock has it."""
         locks, _, segment = folder.rpartition(b"/")
         return decode(segment.decode(errors="replace")) if locks == self._locks else None
 
     def parse(self, key: bytes) -> tuple[Kind, str, str] | None:
         """Return kind, name and part of a key; None if it is none of ours.
 
-        A part is a uuid, or names a backtrace. One that is longer than a uuid may be is nobody's:
-        etcd takes keys of a megabyte, and parts are what tables keep.
+        A part is a uuid or names a backtrace. Tables keep parts, so a longer one is ignored.
         """
         if len(key) > self._longest:
             return None
-        # Nearly all keys are those of locks, five of each one after the other.
+        # Nearly all keys are those of locks, five of each lock in a row.
         folder, _, subkey = key.rpartition(b"/")
         part = _SUBKEYS.get(subkey)
         if part is not None and (lock := self._lock_of(folder)) is not None:
@@ -132,7 +130,7 @@ class Keys:
             return None
         name = decode(segments[0]) if segments else None
         known = next((folder for folder in KINDS if folder == kind), None)
-        if known in (None, "locks") or name is None:  # a subkey of a lock that we do not know
+        if known in (None, "locks") or name is None:  # or an unknown subkey of a lock
             return None
         part = unquote(segments[1]) if len(segments) > 1 else ""
         return (known, name, part) if len(part.encode()) <= MAX_UUID_BYTES else None

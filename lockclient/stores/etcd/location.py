@@ -19,10 +19,10 @@ DEFAULT_ROOT = "/clustermutex"
 
 @dataclass(frozen=True, slots=True)
 class EtcdLocation(Servers):
-    """The members of a cluster, what all keys in it begin with, and how to get in.
+    """The members of a cluster, the root of all keys, and the credentials.
 
-    `root` begins with a slash. A `cacert` makes it TLS; `tls` without one means the public
-    authorities that gRPC brings along.
+    `root` begins with a slash. A `cacert` means TLS; `tls` without one means TLS with gRPC's list
+    of public authorities.
     """
 
     endpoints: tuple[str, ...] = (DEFAULT_ENDPOINT,)
@@ -78,10 +78,10 @@ class EtcdLocation(Servers):
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> EtcdLocation:
-        """Read etcdctl's own variables; what they don't say is this machine's etcd.
+        """Read etcdctl's variables; without them it is this machine's etcd.
 
         Raises:
-            ValueError: one is malformed; the text names it.
+            ValueError: a variable is malformed; the text names it.
         """
         with named_source("ETCDCTL_ENDPOINTS"):
             listed = environ.get("ETCDCTL_ENDPOINTS", DEFAULT_ENDPOINT).split(",")
@@ -96,10 +96,10 @@ class EtcdLocation(Servers):
             return replace(location, user=user or None, **said)
 
     def at_endpoints(self, endpoints: Sequence[str]) -> EtcdLocation:
-        """Return the same at other endpoints, `https://` in front of each for TLS.
+        """Return this location with other endpoints, `https://` in front of each for TLS.
 
         Raises:
-            ValueError: they are malformed, or some are for TLS and some are not.
+            ValueError: one is malformed, or some are for TLS and some are not.
         """
         listed = ",".join(endpoints)
         check_no_user(listed, self.user_variables())

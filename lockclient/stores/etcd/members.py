@@ -1,6 +1,6 @@
-"""The state that each member reports: version, size, alarms, clock, open access.
+"""The state that each member reports by gRPC and, on its client port, by HTTP.
 
-By gRPC, and by HTTP, which it speaks on its client port beside that.
+Version, size, alarms, clock, open access.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from lockclient.stores.etcd.wire.failover import WireError
 from lockclient.stores.etcd.wire.rpc_methods import AUTHENTICATE, STATUS
 
 MAX_ANSWER_BYTES = 4 << 20
-"""How much of an answer is read; etcd's own are shorter, and who knows what listens there."""
+"""Bytes of an answer that are read; etcd's own answers are shorter."""
 _SIZES = re.compile(
     r"^etcd_(mvcc_db_total_size_in_bytes|mvcc_db_total_size_in_use_in_bytes"
     r"|server_quota_backend_bytes) (\S+)$",
     re.MULTILINE,
 )
-"""In its metrics, which it shows to all: its status asks for rights."""
+"""Lines of etcd's metrics, which need no rights, unlike its status."""
 _PAGE = {"Origin": "http://page.invalid"}
-"""What a browser says for a web page from anywhere."""
+"""The header of a browser's request for a web page of another site."""
 _REBOUND = {"Host": "page.invalid"}
-"""What it says when that page's own name leads to this address (DNS rebinding)."""
+"""The header of that request when the site's name has this member's address (DNS rebinding)."""
 _NO_CERTIFICATE = ("ALERT_CERTIFICATE_REQUIRED", "ALERT_BAD_CERTIFICATE")
-"""By which a server of TLS 1.3, or 1.2, ends a connection of who has none."""
+"""The alerts of TLS 1.3 and 1.2 to a client without a certificate."""
 GRPC_PROXY = "`etcd grpc-proxy` listens there"
 _UNKNOWN_HOST = 421
 """etcd's status for a host that is not in its list."""
@@ -51,13 +51,15 @@ _UNKNOWN_HOST = 421
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member of the cluster, by its own answers; a field that it does not tell is empty.
+    """One member of the cluster, by its own answers; a field without an answer is empty.
 
-    Without an answer there is only `trouble`. `ahead` is how many seconds its wall clock is ahead
-    of ours, give or take half a second; `size` the bytes of its data, of which `in_use` hold some,
-    and `quota` what they may become; `auth` whether it asks its clients for a user; `certified`
-    whether it lets nobody in without a certificate of a client, as TLS tells; `pages` whether it
-    answers any web page.
+    Attributes:
+        trouble: why it did not answer.
+        ahead: seconds that its wall clock is ahead of ours, within half a second.
+        size, in_use, quota: bytes of its database file, of the data in it, and the file's limit.
+        auth: whether clients need a user.
+        certified: whether clients need a certificate.
+        pages: whether it answers requests of any web page.
     """
 
     endpoint: str
@@ -75,7 +77,7 @@ class Member:
 
 
 def members(location: EtcdLocation, timeout: float) -> list[Member]:
-    """Ask all members at once for what they say of themselves."""
+    """Ask all members at the same time."""
     with ThreadPoolExecutor(len(location.endpoints)) as threads:
         return list(
             threads.map(lambda member: _member(location, member, timeout), location.endpoints)
@@ -113,7 +115,7 @@ def _member(location: EtcdLocation, endpoint: str, timeout: float) -> Member:
 
 
 def _what_else(location: EtcdLocation, endpoint: str, timeout: float) -> str:
-    """Return what listens there instead of an etcd."""
+    """Return a sentence about the server that listens there instead of etcd."""
     for path in ("/proxy/metrics", "/metrics"):  # the second one in 3.4
         with suppress(OSError, http.client.HTTPException):
             if b"etcd_grpc_proxy_" in fetch(location, endpoint, path, timeout)[2]:
@@ -124,16 +126,13 @@ def _what_else(location: EtcdLocation, endpoint: str, timeout: float) -> str:
 def _itself(
     location: EtcdLocation, endpoint: str, timeout: float
 ) -> tuple[wire.StatusAnswer, bool | None]:
-    """Ask this member, and no other, for its status, and whether it asks clients for a user.
-
-    A status that it does not tell, or not to us, is empty.
-    """
+    """Ask this member for its status (empty without an answer), and whether clients need a user."""
     status, auth = wire.StatusAnswer(), None
     with closing(Channels(replace(location, endpoints=(endpoint,)))) as alone:
         with suppress(WireError, ClusterMutexError):
             status = alone.call(STATUS, wire.Status(), Deadline.after(timeout))
         try:
-            # Nobody has this name: where users are asked for, it is refused for that.
+            # An empty user name: with authentication enabled it is refused for another reason.
             authenticate = alone.unary[endpoint].stub(AUTHENTICATE)
             authenticate(wire.Authenticate(), timeout=timeout)
         except grpc.RpcError as error:
@@ -143,7 +142,7 @@ def _itself(
 
 
 def _refuses_strangers(location: EtcdLocation, endpoint: str, timeout: float) -> bool:
-    """Tell whether it breaks TLS off for want of a certificate; all else proves nothing."""
+    """Return whether it refuses TLS without a client certificate; False if that is unknown."""
     if location.cert is None:
         return False
     try:
@@ -156,15 +155,15 @@ def _refuses_strangers(location: EtcdLocation, endpoint: str, timeout: float) ->
 
 
 def _answers_pages(location: EtcdLocation, endpoint: str, timeout: float) -> bool:
-    """Tell whether a web page, in any browser that reaches it, can talk to its gateway of JSON.
+    """Return whether a web page in a browser that reaches it can use its JSON gateway.
 
-    Asked as a browser would: without our certificate. Over TLS etcd does not look at the host; nor
-    need it, for its certificate is not for the name of a page.
+    The requests are those of a browser, without our certificate. With TLS etcd does not check the
+    host, and need not: its certificate is not for a page's name.
     """
-    strange = replace(location, cert=None, key=None)
+    stranger = replace(location, cert=None, key=None)
 
-    def ask(said: Mapping[str, str]) -> tuple[int, str | None]:
-        status, headers, _ = fetch(strange, endpoint, "/v3/kv/range", timeout, "{}", said)
+    def ask(sent: Mapping[str, str]) -> tuple[int, str | None]:
+        status, headers, _ = fetch(stranger, endpoint, "/v3/kv/range", timeout, "{}", sent)
         return status, headers.get("Access-Control-Allow-Origin")
 
     try:
@@ -187,7 +186,7 @@ def _sizes(location: EtcdLocation, endpoint: str, timeout: float) -> dict[str, i
 
 
 def _why(error: Exception) -> str:
-    if isinstance(error, http.client.HTTPException):  # the answer is no HTTP, or none
+    if isinstance(error, http.client.HTTPException):  # there is no answer, or it is not HTTP
         return Reason.ONLY_TLS.value
     return Cause.of_error(error).text
 
@@ -203,10 +202,10 @@ def fetch(
     body: str | None = None,
     headers: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[int, message.Message, bytes]:
-    """Ask a member over HTTP on its client port: GET, or POST with a body.
+    """Send a request by HTTP to a member's client port: GET, or POST with a body.
 
     Raises:
-        OSError, http.client.HTTPException: there is no answer, or none in time.
+        OSError, http.client.HTTPException: no answer in time.
     """
     host, _, port = endpoint.rpartition(":")
     connection: http.client.HTTPConnection
@@ -228,14 +227,13 @@ def fetch(
 
 
 def clock_ahead(headers: message.Message, before: float, after: float) -> float | None:
-    """Return how many seconds a member's clock is ahead of ours, None if it did not say.
+    """Return how many seconds a member's clock is ahead of ours, None without a `Date` header.
 
-    The `Date` header is in whole seconds: the figure is right within half a second and half the
-    time that the question took.
+    The header has whole seconds, so the error is half a second and half the request's time at most.
 
     Args:
-        headers: of the answer.
-        before, after: our wall clock, when the question was sent and answered.
+        headers: the answer's headers.
+        before, after: our wall clock before the request and after the answer.
     """
     try:
         theirs = parsedate_to_datetime(headers.get("Date", "")).timestamp() + 0.5
@@ -245,9 +243,9 @@ def clock_ahead(headers: message.Message, before: float, after: float) -> float 
 
 
 def clock_offsets(location: EtcdLocation, timeout: float) -> list[float]:
-    """Return how many seconds each member's clock is ahead of ours, for those that answered.
+    """Return how many seconds each member's clock is ahead of ours, of those that answered.
 
-    All are asked at once, so that each has `timeout` seconds, also beside one that is frozen.
+    All members are asked at the same time, so a frozen one takes no time from the others.
     """
 
     def ask(endpoint: str) -> float | None:
@@ -255,7 +253,7 @@ def clock_offsets(location: EtcdLocation, timeout: float) -> list[float]:
         try:
             _, headers, _ = fetch(location, endpoint, "/version", timeout)
         except (OSError, http.client.HTTPException):
-            return None  # a member that can't say is no witness; the caller counts those that can
+            return None
         return clock_ahead(headers, before, time.time())
 
     with ThreadPoolExecutor(len(location.endpoints)) as threads:

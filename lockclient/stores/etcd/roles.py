@@ -1,4 +1,4 @@
-"""The least roles in etcd for each kind of program, as a script that makes users who have them."""
+"""The least roles in etcd for each kind of program, and a script that makes their users."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ WRITES = {
     "dashboard": (),
     "operator": ("code", "locks", "removed", "withdrawn"),
 }
-"""What each role may write, of `<root>/<kind>/`. All may read all under the root: a client reads
-who removed its lock, an unlocker and a dashboard follow everything with one watch, `ls` and
-`doctor` show the lines and the unlockers.
+"""The folders `<root>/<kind>/` that each role may write to. Each role may read the whole root: a
+client reads who removed its lock, an unlocker and a dashboard follow everything with one watch,
+`ls` and `doctor` show queues and unlockers.
 
-etcd's roles know keys, not values: who may take locks could also delete another's, by a program
-that is not ours. What a client can't do is make it look like an unlocker's or a person's doing.
+etcd's roles know keys, not values. So a client of another make, with the right to take locks, could
+delete another holder's lock; but it can't write the removal record of an unlocker or a person.
 """
 
 
