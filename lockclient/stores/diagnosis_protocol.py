@@ -31,10 +31,13 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Voter:
-    """A server that votes on each lock, after `waits` seconds if it is new or was emptied.
+    """A server that votes on each lock.
 
-    `trouble` is why it can't be asked, if so; `locks` are the names that it has, majority or not;
-    `kept`: an operator vouches that it keeps what it answers over a restart.
+    Attributes:
+        waits: seconds until it votes, if it is new or was emptied.
+        trouble: why it does not answer; empty: it does.
+        locks: the names of its locks, with or without a majority.
+        kept: an operator vouches that it persists data before it answers.
     """
 
     endpoint: str
@@ -59,7 +62,7 @@ class Voting(Protocol):
 
 def too_few(votes: Mapping[str, str]) -> str:
     """Name the servers without a vote (`ServiceStore.votes`), if the others are too few."""
-    away = [f"{server} ({why})" for server, why in votes.items() if why]
-    if 2 * (len(votes) - len(away)) > len(votes) or not away:
+    without = [f"{server} ({why})" for server, why in votes.items() if why]
+    if 2 * (len(votes) - len(without)) > len(votes) or not without:
         return ""
-    return f"{len(away)} of {len(votes)} servers have no vote: {'; '.join(away)}."
+    return f"{len(without)} of {len(votes)} servers have no vote: {'; '.join(without)}."

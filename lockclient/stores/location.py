@@ -1,4 +1,4 @@
-"""Location of a store: which servers, and below which prefix."""
+"""Location of a store: its servers and the prefix of its keys."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Location(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class UrlLocation:
-    """The location of another package's store, which alone knows what its URL means."""
+    """The location of another package's store, which reads the URL itself."""
 
     given: str = field(repr=False)
 
@@ -51,7 +51,7 @@ class UrlLocation:
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Servers that are named one by one, what all keys in them begin with, and how to get in.
+    """Servers that are named one by one, the prefix of all keys, and the credentials.
 
     Attributes:
         endpoints: `host:port` of each server.
@@ -102,7 +102,7 @@ class Servers:
 
     @classmethod
     def said_by(cls, environ: Mapping[str, str], *names: str) -> dict[str, Any]:
-        """Return what the environment says of these fields; an empty text says nothing."""
+        """Return these fields by their variables; an empty one counts as missing."""
         return {name: environ.get(f"{cls.VARIABLES}_{name.upper()}") or None for name in names}
 
     @property
@@ -126,7 +126,7 @@ class Servers:
 
 
 def _read_password(path: str) -> str:
-    """Return what stands in a file, without the end of its line.
+    """Return a file's content without the end of its line.
 
     Raises:
         ValueError: it can't be read, or is no password; the text says why and quotes nothing of it.

@@ -11,9 +11,9 @@ from lockclient.model.ticket import Ticket
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The lock is had; `token` is the fencing token.
+    """The lock was taken; `token` is the fencing token.
 
-    `by_earlier_send` tells that an earlier sending of the request did it, with its stamps.
+    `by_earlier_send`: an earlier sending of the request took it, with that sending's stamps.
     """
 
     token: int
@@ -22,9 +22,9 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The lock was not taken; `holder` has it (None: nobody yet, but somebody waits).
+    """The lock was not taken; `holder` has it (None: it is free, but has waiters).
 
-    `ticket`: a claimer's ticket still stands. `uuid_spent`: this uuid had the lock and lost it, or
+    `ticket`: a claimer's ticket still exists. `uuid_spent`: this uuid had the lock and lost it, or
     was withdrawn; it never gets the lock again.
     """
 
@@ -38,8 +38,8 @@ class Refused:
 class Queued:
     """Queued at `ticket_revision`, behind the ticket `predecessor` (None: this is the head).
 
-    The predecessor has the store's name of its ticket, which another client may have written in
-    another form. `ambiguous`: it must be looked up. `waiters` is the number of tickets in the
+    The predecessor is the store's name of a ticket, which another client may have encoded in
+    another form. `ambiguous`: a `GetPosition` is needed. `waiters` is the number of tickets in the
     queue, this one included; None: the store does not count them.
     """
 
@@ -55,7 +55,7 @@ class Queued:
 class Position:
     """A waiter's place at `revision`; `ticket` False: it does not wait any more.
 
-    `ambiguous`: the cheap request could not tell, and a full one is needed.
+    `ambiguous`: the cheap request did not suffice, and a full one is needed.
     """
 
     ticket: bool
@@ -74,14 +74,14 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Nothing was pushed: somebody else wrote the stamps, at `revision`."""
+    """The stamps were not pushed: another client wrote them, at `revision`."""
 
     revision: int
 
 
 @dataclass(frozen=True, slots=True)
 class NotHolder:
-    """The lock is not that holder's any more: `holder` has it now, or nobody (None).
+    """That holder has lost the lock: `holder` has it now (None: it is free).
 
     `removal` is the removal record, if there is one. `resent`: an earlier sending of the request
     may itself have done it.

@@ -24,8 +24,8 @@ Result = TypeVar("Result")
 class WatchTarget:
     """The holder of lock `name`, or with `ticket` a ticket, as `Queued.predecessor` names it.
 
-    `waiter` is the acquisition that waits, empty for a holder's watch. A store without a queue may
-    notify the waiters of one process one after the other.
+    `waiter` is the uuid of the waiting acquisition, empty for a holder's watch. A store without a
+    queue may notify the waiters of one process one after the other.
     """
 
     name: str
@@ -37,8 +37,8 @@ class WatchTarget:
 class WatchEvent:
     """A target has changed at `revision`; `uuid` is its new value, None: deleted.
 
-    `gap`: events may have been lost (compaction, a lost lease), so the listener must poll once.
-    `started`: no change; the watch has begun, and misses nothing after `revision`.
+    `gap`: events may have been lost (compaction, a lost lease), so the listener must read.
+    `started`: no change; the watch has begun, and misses no event after `revision`.
     """
 
     revision: int
@@ -48,7 +48,7 @@ class WatchEvent:
 
 
 TICKET_TTL_S = 10
-"""Seconds that tickets last without `extend_tickets`."""
+"""Seconds after the last `extend_tickets` at which tickets expire."""
 TICKET_RENEWAL_S = TICKET_TTL_S / 4
 
 
@@ -73,18 +73,17 @@ class Capabilities:
 
     Attributes:
         display_name: the store's name in sentences.
-        queue: waiters queue, and get the lock in order. Else they watch the holder and take a free
-            lock, in no order; `TakeOrQueue` and `Claim` are not sent, and a `GetPosition` tells the
-            holder alone.
-        watch: `watch` notifies of each change as it happens. Else it polls, and of two changes may
-            notify of the last alone.
-        fencing: tokens of one name strictly increase. Else they only name acquisitions.
+        queue: waiters queue, and get the lock in order. Without it they watch the holder and take a
+            free lock, in no order; `TakeOrQueue` and `Claim` are not sent, and the answer to
+            `GetPosition` has the holder alone.
+        watch: `watch` notifies of each change as it happens. Without it the store polls, and may
+            notify of the last of two changes only.
+        fencing: tokens of one name strictly increase. Without it they only name acquisitions.
         guard: the user's own writes to the store can be bound to the lock.
-        pace: seconds between two writes of one lock that `alive()` leaves, as far as the lock's own
-            times allow it.
-        expires: a silent holder's lock goes by itself soon after its time, or a waiter removes it:
-            no unlocker is needed, and without one nobody is alerted.
-        shared: other processes reach the store. No URL leads to one that is not.
+        pace: the least seconds between two heartbeats of one lock, if the lock's times allow it.
+        expires: the store or a waiter removes a silent holder's lock soon after its time: no
+            unlocker is needed, and without an unlocker no alert is sent.
+        shared: other processes reach the store. A URL leads to shared stores only.
     """
 
     display_name: str
@@ -106,7 +105,7 @@ class TicketRenewal(Protocol):
     """Extends the leases of waiters' tickets while the waiters can act: `common.ticket_leases`."""
 
     def join(self, inbox: Inbox) -> None:
-        """Keep this waiter's ticket alive."""
+        """Keep this waiter's ticket alive until it leaves."""
 
     def leave(self, inbox: Inbox) -> None:
         """Forget this waiter."""
@@ -127,16 +126,16 @@ class BackgroundWork(Protocol):
         """The renewal of tickets."""
 
     def run_shielded(self, work: Callable[..., Result], *args: Any) -> Result:
-        """Call what asks the store, in a thread where no signal can land; return its result."""
+        """Call `work` in a thread where no signal handler runs; return its result."""
 
     def ready(self) -> None:
         """Start the threads that must run."""
 
     def clean_up(self, withdraw: Withdraw) -> None:
-        """Withdraw an acquisition, for as long as that takes."""
+        """Withdraw an acquisition; retry until the store confirms it."""
 
     def unfinished(self) -> bool:
-        """Tell whether a clean-up, or work for the main thread, is still to be done."""
+        """Return whether a clean-up, or work for the main thread, is not done yet."""
 
     def settle(self, seconds: float) -> None:
         """Wait until nothing is unfinished, at most for `seconds`."""
@@ -152,22 +151,22 @@ class MutexStore(Protocol):
         """The store's own threads."""
 
     def ask(self, request: Request, deadline: Deadline) -> Outcome:
-        """Do one request, trying again and elsewhere until the deadline.
+        """Do one request; retry, also on other servers, until the deadline.
 
         Raises:
             StoreUnavailable: no answer by the deadline; the request may have happened.
-            StoreError: the store refuses the request for a reason that trying again won't cure.
+            StoreError: the store refuses the request, and would refuse a retry.
         """
 
     def send(self, request: Request, deadline: Deadline) -> Outcome:
-        """Do what `ask` does, in the calling thread; note the tries of a take in its `delivery`."""
+        """Do the same in the calling thread; note the tries of a take in its `delivery`."""
 
     def watch(
         self, target: WatchTarget, revision: int, notify: Callable[[WatchEvent], None]
     ) -> Subscription:
         """Call `notify` for each change of the target from `revision` on, missing none.
 
-        With `revision` 0 it begins now: a first event (`started`) says since when, and older events
+        With `revision` 0 it begins now: the first event (`started`) has the revision; older events
         may come, too, or instead. A thread of the store calls `notify`, which must return quickly.
         """
 
@@ -193,7 +192,7 @@ class AsyncMutexStore(MutexStore, Protocol):
     """The store of an `AsyncClusterMutex`."""
 
     async def send_async(self, request: Request, deadline: Deadline) -> Outcome:
-        """Do what `send` does without blocking the event loop; cancelling it may leave it done."""
+        """Do the same as `send` on an event loop; a cancelled request may still happen."""
 
 
 STORE_TIMEOUT_S = 10.0

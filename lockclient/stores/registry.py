@@ -1,8 +1,8 @@
 """Registry of stores: the store of each URL scheme, and its modules by name.
 
-A store's modules are imported when a URL of it comes, so that nobody loads what another store
-needs. A further store of ours is a folder beside these and an entry here; a store of another
-package registers its scheme by an entry point (`ENTRY_POINTS`).
+A store's modules are imported for its first URL, so a program loads no packages of other stores.
+A further store of ours is a folder beside these and an entry here; a store of another package
+registers its scheme by an entry point (`ENTRY_POINTS`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LIKE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class StoreEntry:
-    """A kind of store; all kinds name their modules and what is in them alike.
+    """A kind of store; all kinds use the same names for their modules and classes.
 
     Attributes:
         name: of the kind, as of its folder, and in findings of the doctor.
@@ -73,7 +73,7 @@ ENTRY_POINTS: Final = "clustermutex.stores"
 """The group of entry points of other packages' stores: a scheme, and a function that takes the URL
 and returns the `ServiceStore`."""
 _IN_MEMORY: Final = ("memory", "mem")
-"""Schemes that nobody may have: locks in one process's memory exclude nobody else."""
+"""Reserved schemes: locks in one process's memory exclude no other process."""
 _MISPLACED: Final = {"client": "A client of etcd's", "credentials": "Google's credentials"}
 
 

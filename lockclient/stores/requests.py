@@ -1,7 +1,7 @@
 """The requests of an acquisition to a store, and the delivery of its takes.
 
-Every request can be sent twice: it compares the uuid, so the second answer tells what the first one
-did.
+Every request can be sent twice: it compares the uuid, so the answer to the second sending shows
+what the first one did.
 """
 
 from __future__ import annotations
@@ -18,20 +18,19 @@ from lockclient.model.ticket import Ticket
 class Delivery:
     """The takes of one acquisition: whether one of them may still arrive in the store.
 
-    The acquisition makes it, and each of its requests carries it. The store notes there that a try
-    of a take begins, and what is unknown afterwards; only the caller that heard the answer clears
-    `in_flight`. So it does not matter at which moment, or why, a caller stops waiting.
-
-    Every other request is harmless late: it compares a uuid or a ticket that is gone by then.
+    Each request of the acquisition has the same `Delivery`. The store sets `in_flight` before each
+    try of a take; only the caller that receives the answer clears it. So a caller may stop waiting
+    at any moment. Any other request is harmless when it arrives late: it compares a uuid or ticket
+    that does not exist any more.
 
     Attributes:
-        in_flight: a try was begun, and its caller has not heard the outcome.
-        ambiguous: a try was never answered: it may have happened, or may arrive at any time. A
-            store that has disarmed it sets False.
-        abandoned: no caller waits for the outcome any more: the store begins no further try.
-        answered: each try of the last take was answered, though perhaps no caller has heard that. A
-            store that does not know leaves it False.
-        memory: what the store itself remembers of the acquisition.
+        in_flight: a try has begun, and its caller has not received the outcome.
+        ambiguous: a try got no answer: it may have happened, or may arrive at any time. A store
+            that has disarmed it sets False.
+        abandoned: no caller waits any more: the store begins no further try.
+        answered: each try of the last take was answered, even if no caller has received the answer.
+            A store that does not know leaves it False.
+        memory: the store's own data about the acquisition.
     """
 
     # Without a constructor it costs no call of a Python function.
@@ -44,14 +43,14 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Delivered:
-    """A request of an acquisition; one without `delivery` may be another process's."""
+    """A request of an acquisition, of another process if it has no `delivery`."""
 
     delivery: Delivery | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Take(_Delivered):
-    """Take the lock if it is free and nobody waits. Answer: `Taken` or `Refused`."""
+    """Take the lock if it is free and has no waiters. Answer: `Taken` or `Refused`."""
 
     holder: Holder
 
@@ -68,9 +67,9 @@ class TakeOrQueue(_Delivered):
 class GetPosition:
     """Look up the own ticket's place. Answer: `Position`.
 
-    Its cost grows with the queue. With `predecessor` it asks more cheaply whether that ticket still
-    exists. `predecessor_deleted_at` is the revision that deleted it: there it got the lock, which
-    makes this waiter the head, or it withdrew.
+    Its cost grows with the queue. With `predecessor` it is cheap: does that ticket still exist?
+    `predecessor_deleted_at` is the revision that deleted it: there the predecessor got the lock,
+    which makes this waiter the head, or it withdrew.
     """
 
     name: str
@@ -84,8 +83,8 @@ class GetPosition:
 class Claim:
     """Take the lock as the head of the queue, for the ticket. Answer: `Taken` or `Refused`.
 
-    It must fail unless the ticket is still the one of `ticket_revision`: a waiter whose lease ran
-    out while it slept has lost its place (etcd-io/etcd #11456).
+    It must fail unless the ticket is still that of `ticket_revision`: a waiter whose lease expired
+    while it slept has lost its place (etcd-io/etcd #11456).
     """
 
     holder: Holder
@@ -94,7 +93,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Reclaim(_Delivered):
-    """Take the lock over from `previous`, the same identity's dead holder, if that has it still."""
+    """Take the lock from `previous`, a dead holder of the same identity, if it still has it."""
 
     holder: Holder
     previous: Holder
@@ -105,7 +104,7 @@ class Push(_Delivered):
     """Push the stamps forward. Answer: `Done`, `Conflict` or `NotHolder`.
 
     It must change nothing if the stamps were written after `revision`, that of the holder's last
-    confirmed write: then a later push of the holder's came first, or somebody else wrote them.
+    confirmed write: then a later push arrived first, or another client wrote them.
     """
 
     name: str
@@ -124,9 +123,9 @@ class Unlock(_Delivered):
 
 @dataclass(frozen=True, slots=True)
 class Withdraw(_Delivered):
-    """Leave neither lock nor ticket of this acquisition behind. Answer: `Done`, always.
+    """Delete the lock and the ticket of this acquisition. Answer: always `Done`.
 
-    With `tombstone` a take of it may arrive late (see `Delivery`), and must then do nothing.
+    With `tombstone` a take of it may arrive late (see `Delivery`), and must do nothing.
     """
 
     name: str
@@ -138,7 +137,7 @@ class Withdraw(_Delivered):
 class Read:
     """Read one lock, its queue and, with `uuid`, that holder's removal. Answer: `ReadResult`.
 
-    The removal has its whole backtrace; that of a `NotHolder` has only a short one.
+    The removal has its whole backtrace, that of a `NotHolder` a short one.
     """
 
     name: str
@@ -148,13 +147,13 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Delete another holder's lock and leave a record. Answer: `Done` or `NotHolder`.
+    """Delete another holder's lock and write a removal record. Answer: `Done` or `NotHolder`.
 
     No late request of that holder may take the lock again: its uuid is spent.
 
-    `stamp_revisions` are the revisions of the stamps that the remover saw, so that an `alive()`
-    that came first wins; None for a force-unlock, which goes by the uuid alone. Without `recorded`
-    there is neither record nor tombstone: for a person who was told that the store has no space.
+    `stamp_revisions` are the revisions of the stamps that the remover read, so that an earlier
+    heartbeat wins; None for a force-unlock, which compares the uuid alone. Without `recorded` it
+    writes neither record nor tombstone: for a person, when the store has no space.
     """
 
     removal: Removal
@@ -168,11 +167,11 @@ Request = (
 
 
 KEEPING: Final = (Push, Unlock, Withdraw)
-"""The kinds of requests that keep a lock or give it back: they never queue behind takes."""
+"""The requests that extend or end a lock: they never queue behind takes."""
 
 
 def delivery_of(request: Request) -> Delivery:
-    """Return where the store notes the tries of a request: a take's acquisition knows of them."""
+    """Return the `Delivery` for a request: its acquisition's for a take, else a new one."""
     if isinstance(request, Take | TakeOrQueue | Reclaim) and request.delivery is not None:
         return request.delivery
     return Delivery()

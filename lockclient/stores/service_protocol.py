@@ -1,7 +1,7 @@
 """The protocol of a store for the table, the services and the command, beyond a mutex's.
 
-In neutral terms: a reader of changes knows no difference between a watch and polls, nor between one
-cluster and several servers that vote.
+A reader of changes needs to know neither whether the store has a watch or polls, nor whether it is
+one cluster or several servers that vote.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["locks", "queue", "removed", "unlockers", "withdrawn", "code"]
 NAMES_TO_SORT = 1000
-"""Names among which `ServiceStore.names` finds the first ones, where the keys' order is another."""
+"""Names that `ServiceStore.names` sorts, in a store whose keys have another order."""
 
 
 class Change(NamedTuple):  # a million of them are made when so many keys are read
@@ -28,7 +28,7 @@ class Change(NamedTuple):  # a million of them are made when so many keys are re
 
     `name` is that of the lock, the unlocker or the code; `part` is the subkey of a lock, or the
     uuid of a ticket, a removal or a tombstone (`withdrawn`), else empty. `created` is the revision
-    of the key's creation. `version` is what the store's requests compare, if not the revision.
+    of the key's creation. Requests compare `version`, or the revision if it is 0.
     """
 
     kind: Kind
@@ -44,11 +44,10 @@ class Change(NamedTuple):  # a million of them are made when so many keys are re
 class Batch:
     """Changes that belong together, complete up to `revision`.
 
-    `gap`: load again; with `missed` changes are lost (compacted, or the store was restored),
-    `refused` is why the store does not let this user follow, if so. `started`: following begins, or
-    goes on after it broke. `term` grows with each leader of the store, where it is known and up to
-    date. Everything written before the monotonic moment `known_at` is in this batch or in earlier
-    ones, where that is known.
+    `gap`: load again; with `missed` changes are lost (compacted, or the store was restored), with
+    `refused`, a reason, the store does not let this user follow. `started`: following begins, or
+    continues after a break. `term`, if known, grows with each leader of the store. Everything
+    written before the monotonic moment `known_at`, if known, is in this batch or in earlier ones.
     """
 
     changes: tuple[Change, ...]
@@ -85,9 +84,9 @@ MAX_NOTE_BYTES = 256 << 10
 
 
 class Note(NamedTuple):
-    """The one value on which all unlockers agree, as it was read; empty: there is none.
+    """A value that all unlockers share, as it was read; empty: there is none.
 
-    `version` is what `write_note` compares; it is no revision.
+    `write_note` compares `version`, which is no revision.
     """
 
     value: bytes
@@ -106,7 +105,7 @@ class ServiceStore(AsyncMutexStore, Protocol):
     def poll(self, seconds: float) -> None: ...
 
     def load(self, kinds: tuple[Kind, ...], deadline: Deadline) -> Iterator[Batch]:
-        """Read all of these kinds at one revision, in pages; each batch carries that revision.
+        """Read all of these kinds at one revision, in pages; each batch has that revision.
 
         The values of `queue`, `withdrawn` and `code` are left out (empty).
         """
@@ -114,30 +113,30 @@ class ServiceStore(AsyncMutexStore, Protocol):
     def follow(self, revision: int, notify: Callable[[Batch], None]) -> Subscription:
         """Call `notify` for each change from `revision` on, in order, missing none.
 
-        It begins anew each time that it breaks, and says so: `Batch.started`. While `notify` runs,
-        the store notifies of nothing more, and keeps nothing more of it.
+        It begins again each time that it breaks (`Batch.started`). While `notify` runs, the store
+        neither calls it again nor stores further batches.
         """
 
     def connected(self) -> bool:
-        """Tell whether the store is reachable, as far as the running watch knows."""
+        """Return whether the store answers the running watch."""
 
     def watch_restarts(self) -> int:
-        """Return how often the running watch broke; it goes on where it stopped."""
+        """Return how often the running watch broke; it continues where it stopped."""
 
     def clock_offsets(self, timeout: float) -> list[float]:
-        """Ask each member for its wall clock: seconds that it is ahead of ours, where it told."""
+        """Return by how many seconds each member's clock is ahead of ours, of those that answer."""
 
     def reopen_watch(self) -> None:
         """Open the running watch's stream anew, on another member if there is one.
 
-        For a stream that may have fallen silent. It goes on where it stopped, missing nothing.
+        For a stream that may have fallen silent; the watch misses no change.
         """
 
     def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> int:
-        """Write or renew an unlocker's announcement, which lasts `ttl` seconds.
+        """Write an unlocker's announcement, which lasts `ttl` seconds.
 
-        Return the revision at which it was written, which `follow` will tell; 0: it was only
-        renewed, by a store that is out of space.
+        Return its revision, at which `follow` will notify of it; 0: a store that is out of space
+        only extended the announcement before.
         """
 
     def newest_announcement(self, deadline: Deadline) -> int:
@@ -147,56 +146,53 @@ class ServiceStore(AsyncMutexStore, Protocol):
         """Delete an unlocker's announcement, as it ends."""
 
     def read_note(self, deadline: Deadline) -> Note:
-        """Return the note of all unlockers; a later reader may only add to it."""
+        """Return the note of all unlockers."""
 
     def write_note(self, value: bytes, seen: Note, deadline: Deadline) -> bool:
-        """Replace the note that was `seen`; False: another one may stand there, so read it again.
+        """Replace the note that was `seen`; False: another one may be there, so read it again.
 
-        After a lost answer this one may stand there, too, or come to.
+        After a lost answer this one may be there, too, or arrive later.
         """
 
     def forget(self, change: Change, deadline: Deadline) -> bool:
         """Delete the record, tombstone or code that was read, unless it was written again since."""
 
     def backtrace(self, code: str, deadline: Deadline) -> bytes | None:
-        """Return the backtrace that a `Removal.code` names; None if it is gone."""
+        """Return the backtrace that a `Removal.code` names; None if it does not exist."""
 
     def wait_queue(self, name: str, limit: int, deadline: Deadline) -> WaitQueue:
         """Return the number of a lock's waiters, and the first of them."""
 
     def tickets(self, limit: int, deadline: Deadline, actors: Collection[str] = ()) -> Tickets:
-        """Return `limit` tickets of any locks, their texts cut as in a table's rows.
+        """Return `limit` tickets of any locks, with texts as short as in a table's rows.
 
-        And all those of these actors, as far as their size lets them be read.
+        All tickets of these actors are among them, unless all tickets are too large to be read.
         """
 
     def names(self, prefix: str, limit: int, deadline: Deadline) -> list[str]:
         """Return the first names, by the alphabet, of held locks that begin with `prefix`.
 
-        A store that reads names in another order reads `NAMES_TO_SORT` of them, or `limit` if that
-        is more, and returns the first of these.
+        A store whose keys have another order reads `NAMES_TO_SORT` names, or `limit` if that is
+        more, and returns the first of these.
         """
 
     def votes(self) -> Mapping[str, str]:
-        """Return for each server with a vote on each lock why it has none now; empty: it has.
+        """Return by server why it has no vote now (empty: it has one), by the last poll.
 
-        By the last poll, as `thin_locks`. A store that speaks with one voice has none of either.
+        Of a store whose servers do not vote: an empty mapping, as from `thin_locks`.
         """
 
     def thin_locks(self) -> Mapping[str, int]:
-        """Return, for each held lock that not all of `votes` have, how many have it."""
+        """Return the held locks that some of `votes` lack, and how many servers have each."""
 
     def warnings_for_display(self) -> Sequence[str]:
-        """Return sentences for people about all locks, by the last poll.
-
-        Of servers that vote: which has no vote now, and which locks too few have.
-        """
+        """Return sentences for people, by the last poll: servers without a vote, locks on too few."""
 
     def examine(self) -> Iterator[Finding | Clock]:
-        """Yield what `doctor` finds, the basic things first, and clocks of servers; write nothing.
+        """Yield the findings of `doctor`, basic ones first, and servers' clocks; write nothing.
 
         Raises:
-            StoreUnavailable, StoreError: the store does not answer, or not to this user.
+            StoreUnavailable, StoreError: the store does not answer, or refuses this user.
         """
 
     def endpoints(self) -> tuple[str, ...]:
