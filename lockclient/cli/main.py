@@ -1,4 +1,4 @@
-"""The command's entry: the group that all commands join, and how errors are told.
+"""The command's entry: runs the command line and prints errors.
 
 An error is one line on stderr that says what happened and what to do; `--debug` shows the
 traceback before it.
@@ -53,7 +53,7 @@ def _run() -> None:
     if sys.stdout is None:
         sys.stdout = _ClosedOutput()
     tell_uncaught()
-    # What the library logs of an outage would stand beside the one line that tells it.
+    # An error is one line: the library's log of an outage must not be printed beside it.
     logging.getLogger("lockclient").addHandler(logging.NullHandler())
     with needing_services("clustermutex"):
         from lockclient.cli.group import group
@@ -61,13 +61,13 @@ def _run() -> None:
         given: dict[str, bool] = {}
         try:
             status: Any = group(prog_name="clustermutex", standalone_mode=False, obj=given)
-        except Exception as error:  # noqa: BLE001 - the one place where all are told
-            status = _told(error, debug="debug" in given)
+        except Exception as error:  # noqa: BLE001 - all errors are printed here
+            status = _print_error(error, debug="debug" in given)
     sys.exit(status if isinstance(status, int) else 0)
 
 
-def _told(error: Exception, *, debug: bool) -> int:
-    """Tell an error and return the exit status."""
+def _print_error(error: Exception, *, debug: bool) -> int:
+    """Print an error and return the exit status."""
     import click
 
     if isinstance(error, click.exceptions.NoArgsIsHelpError):

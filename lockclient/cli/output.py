@@ -31,14 +31,14 @@ COLOURS = {
 
 
 def cut_end(text: str, room: int) -> str:
-    """Cut a text to so many cells of a terminal, with an ellipsis at its end."""
+    """Return a text cut to so many cells of a terminal, with an ellipsis at its end."""
     from rich.cells import cell_len, set_cell_size
 
     return text if cell_len(text) <= room else f"{set_cell_size(text, room - 1)}…"
 
 
 def cut_middle(text: str, room: int) -> str:
-    """Cut a text so that its beginning and its end are seen: names often differ in their ends."""
+    """Return a text cut in its middle: names often differ in their ends."""
     from rich.cells import cell_len, set_cell_size
 
     if cell_len(text) <= room:
@@ -48,26 +48,26 @@ def cut_middle(text: str, room: int) -> str:
 
 
 def cut_process(text: str, room: int) -> str:
-    """Cut HOST:PID: the domain goes first, the pid never."""
+    """Return HOST:PID cut: without the domain, then with less of the host; the pid stays."""
     host, _, pid = text.rpartition(":")
     left = room - len(pid) - 1
     return f"{cut_end(host if len(host) <= left else host.partition('.')[0], left)}:{pid}"
 
 
 def on_terminal() -> bool:
-    """Tell whether what is printed goes to a person's terminal."""
+    """Return whether stdout is a terminal."""
     return sys.stdout.isatty()
 
 
 def wrapped(text: str, indent: int) -> str:
     """Return a sentence that begins at the column `indent`, in lines that fit the terminal.
 
-    No line ends inside a word, a command to copy, or between a number and its unit. What goes to
-    no terminal stays one line.
+    No line ends inside a word or a command to copy, or between a number and its unit. If stdout is
+    no terminal, the sentence stays one line.
     """
     if not on_terminal():
         return text
-    # For the while a blank that ends no line stands there; `plain` has left no other such.
+    # No-break spaces mark blanks that must not end a line; `plain` has escaped all others.
     whole = _UNBROKEN.sub(lambda found: found[0].replace(" ", _NO_BREAK_SPACE), text)
     width = max(20, shutil.get_terminal_size().columns - indent)
     lines = textwrap.wrap(whole, width, break_long_words=False, break_on_hyphens=False)
@@ -75,37 +75,37 @@ def wrapped(text: str, indent: int) -> str:
 
 
 def counted(number: int, what: str) -> str:
-    """Write how many there are of something, like `1 lock` and `2 locks`."""
+    """Return a number with its noun, like `1 lock` and `2 locks`."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def counted_locks(names: Sequence[str]) -> str:
-    """Write how many locks there are, and the names of the first, which are escaped already."""
+    """Return the number of locks and the first names, which must be escaped already."""
     listed = ", ".join(f"'{name}'" for name in names[:MAX_NAMES_SHOWN])
     more = f" and {len(names) - MAX_NAMES_SHOWN} more" if len(names) > MAX_NAMES_SHOWN else ""
     return f"{counted(len(names), 'lock')} ({listed}{more})"
 
 
 def can_ask() -> bool:
-    """Tell whether there is somebody to ask, on a terminal."""
+    """Return whether stdin is a terminal, so that a person can be asked."""
     return bool(sys.stdin) and sys.stdin.isatty()
 
 
 def require_consent(yes: object) -> None:
-    """Fail where neither --yes was given nor anybody can be asked."""
+    """Raise a usage error if --yes is missing and stdin is no terminal."""
     if not yes and not can_ask():
         raise click.UsageError("There is no terminal to ask on: add --yes if you are sure.")
 
 
 def confirm(question: str, otherwise: str) -> None:
-    """Ask; fail, saying what is so `otherwise`, unless the answer is yes."""
+    """Ask a question; raise an error that says `otherwise` unless the answer is yes."""
     if not click.confirm(question, default=False):
         raise click.ClickException(f"The answer was no: {otherwise}.")
 
 
 def print_json(document: Any, *, line: bool = False) -> None:
-    """Print JSON: indented, or in one line where several follow each other.
+    """Print JSON: indented, or in one line (`line`).
 
-    Outside of ASCII everything is escaped, so that no text of a lock's can steer a terminal.
+    All characters outside of ASCII are escaped, so that no text can control a terminal.
     """
     click.echo(ascii_json(document, indent=None if line else 2))

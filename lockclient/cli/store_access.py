@@ -1,4 +1,4 @@
-"""The store as commands use it: opened, and asked whether it answers."""
+"""Opens the store for a command, checks that it is reachable, finds similar names."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from lockclient.stores.settings import Settings
 
 ANSWER_TIMEOUT_S = 5.0
-"""For the store to answer what a person waits for."""
+"""Seconds for a request that a person waits for."""
 READ_ALL_TIMEOUT_S = 60.0
-"""For reading everything: a million keys take their time."""
+"""Seconds to read everything: a million keys."""
 MAX_NAMES = 200
-"""How many names a shell is given; who has more types on."""
+"""Names that a shell gets for a completion."""
 _MAX_SUGGESTIONS = 3
 
 
@@ -33,7 +33,7 @@ def opened_store(settings: Settings) -> Iterator[ServiceStore]:
 
 
 def check_reachable(store: ServiceStore) -> None:
-    """See quickly whether the store answers this user, before much is asked of it.
+    """Check by a small request that the store answers this user.
 
     Raises:
         StoreUnavailable, StoreError: it does not.
@@ -42,7 +42,7 @@ def check_reachable(store: ServiceStore) -> None:
 
 
 def suggestion_for(store: ServiceStore, name: str) -> str:
-    """Say which locks that are held have a name like this one; empty if there is none.
+    """Return a question with the names of held locks that are like this one; empty: none.
 
     Raises:
         StoreUnavailable, StoreError: the store does not answer this user.

@@ -128,7 +128,6 @@ def test_the_reference_is_made_from_the_help_texts() -> None:
         (["run", "x", "--auto-unlock-after", "0", "--", "true"], "--auto-unlock-after must be"),
         (["run", "x", "--auto-unlock-after", "5", "--", "true"], "--expected-runtime (5 min)"),
         (["run", "x", "--expected-runtime", "nan", "--", "true"], "--expected-runtime"),
-        (["run", "x", "--alive", "manual", "--alive-on-output", "--", "true"], "not both"),
         (["run", "x", "--url", "http://x", "--", "true"], "etcd://"),
         *((["run", name, "--", "true"], "name") for name in ("", "two\nlines", "n" * 256)),
     ],

@@ -132,7 +132,7 @@ def test_a_command_runs_as_without_us(
         (tmp_path / name).chmod(0o755)
     script, status, output, errors = SCRIPTS[case]
     run = f"clustermutex run {NAME}"
-    script = script.replace("RUN", f"{run} --").replace("LIVE", f"{run} --alive-on-output --")
+    script = script.replace("RUN", f"{run} --").replace("LIVE", f"{run} --alive output --")
     done = run_to_end("sh", "-c", script, env=env, folder=tmp_path, status=None)
     assert done.returncode == status, done
     assert re.fullmatch(output, done.stdout), done

@@ -234,7 +234,7 @@ def test_output_as_a_sign_of_life(start: Start) -> None:
         i=0; while [ $i -lt 14 ]; do sleep 0.3; echo $i; echo e$i >&2; i=$((i + 1)); done
         exec sleep 60"""
     times = ["--expected-runtime", "1", "--auto-unlock-after", "3"]
-    with start("run", NAME, *times, "--alive-on-output", "--", "sh", "-c", script) as run:
+    with start("run", NAME, *times, "--alive", "output", "--", "sh", "-c", script) as run:
         output, _ = run.communicate(timeout=PATIENCE)
         assert run.returncode == 76
     assert output.split() == [str(i) for i in range(14)], "longer than without its output"

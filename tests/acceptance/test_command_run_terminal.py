@@ -69,7 +69,7 @@ def _free(store: ServiceStore) -> None:
     wait_until(lambda: has(store, NAME) is None, PATIENCE, "the lock to be free")
 
 
-@pytest.mark.parametrize("option", ["", "--alive-on-output"])
+@pytest.mark.parametrize("option", ["", "--alive=output"])
 def test_the_terminal_is_the_commands_own(shell: Terminal, option: str) -> None:
     """All three streams are a terminal to it, of the right size, with it in the foreground."""
     code = (
@@ -187,7 +187,7 @@ def test_without_a_shell(env: dict[str, str], tmp_path: Path, store: ServiceStor
         assert terminal.process.wait(PATIENCE) == 0
 
 
-@pytest.mark.parametrize("option", ["", "--alive-on-output"])
+@pytest.mark.parametrize("option", ["", "--alive=output"])
 def test_a_terminal_that_stops_writers_in_the_background(
     shell: Terminal, store: ServiceStore, option: str
 ) -> None:

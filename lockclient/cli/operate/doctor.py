@@ -1,4 +1,4 @@
-"""`clustermutex doctor`: is all there that locks need, and what is to be done."""
+"""`clustermutex doctor`: checks everything that locks need, and advises."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from lockclient.stores.settings import Settings
 from lockclient.text.escaping import plain
 
 STATUS = {FINE: 0, WARNING: 1, ERROR: 2}
-"""The exit status by the worst that was found, as monitoring plugins have it."""
+"""The exit status by the worst level, as monitoring plugins have it."""
 CLOCK_TIMEOUT_S = 2.0
-"""Seconds for the servers to tell their time."""
+"""Seconds for the servers to return their time."""
 MIN_LISTENING_S = 1.0
-"""Seconds to listen to pushes, even when all unlockers were heard."""
+"""Seconds to watch for heartbeats, even when all unlockers have sent one."""
 _COLOURS = {FINE: "green", WARNING: "yellow", ERROR: "red"}
 _INDENT = 19
-"""Columns in front of what a check found."""
+"""Columns before the text of a finding."""
 
 
 @click.command()
@@ -106,8 +106,8 @@ def doctor(ctx: click.Context, settings: Settings, listen: float, as_json: bool)
         print_json({"status": worst, "findings": listed})
     else:
         counts = Counter(finding.level for finding in found)
-        said = ", ".join(f"{level}: {counts[level]}" for level in reversed(LEVELS))
-        click.secho(said, bold=True)
+        sums = ", ".join(f"{level}: {counts[level]}" for level in reversed(LEVELS))
+        click.secho(sums, bold=True)
     ctx.exit(STATUS[worst])
 
 
@@ -118,7 +118,7 @@ def _print(finding: Finding) -> None:
 
 
 def findings(store: ServiceStore, settings: Settings, listen: float) -> Iterator[Finding]:
-    """Yield what each check finds, the basic ones first."""
+    """Yield the findings, those of the basic checks first."""
     kind = entry_of(settings.location).name
     servers: list[Clock] = []
     try:
@@ -140,7 +140,7 @@ def findings(store: ServiceStore, settings: Settings, listen: float) -> Iterator
         yield doctor_checks.unlockers(table.unlockers(), needed=not store.can.expires)
         yield from doctor_checks.recipients(table.unlockers())
         yield from doctor_checks.clocks_of_unlockers(table.unlockers())
-        if not servers:  # by looks: in whole seconds, as members tell theirs
+        if not servers:  # the offsets are of whole seconds
             offsets = store.clock_offsets(CLOCK_TIMEOUT_S)
             servers = [Clock(store.can.display_name, ahead - 0.5, ahead + 0.5) for ahead in offsets]
         yield from doctor_checks.clocks([*servers, *_heard(table, listen, store.poll)])
@@ -163,10 +163,12 @@ def _knots(table: Table, store: ServiceStore) -> Iterator[Finding]:
     yield from doctor_checks.deadlocked(lines.deadlocks(), lines.unread)
 
 
-def _heard(table: Table, longest: float, late: float) -> list[Clock]:
-    """Listen until all unlockers were heard, and return the clocks of unlockers and holders.
+def _heard(table: Table, longest: float, delay: float) -> list[Clock]:
+    """Watch until each unlocker has sent a heartbeat; return the clocks of unlockers and holders.
 
-    Where it is looked what was written, that is seen as much as `late` seconds afterwards.
+    Args:
+        longest: seconds to watch at most.
+        delay: seconds after which a polled store shows a write, at most.
     """
     began = monotonic()
     first = {name: announced_at(value) for name, value in table.unlockers().items()}
@@ -178,8 +180,8 @@ def _heard(table: Table, longest: float, late: float) -> list[Clock]:
             now = announced_at(value)
             if name not in heard and now is not None and now != first.get(name):
                 ahead = now - time.time()
-                heard[name] = Clock(f"unlocker {plain(name)}", ahead, ahead + late)
+                heard[name] = Clock(f"unlocker {plain(name)}", ahead, ahead + delay)
         time.sleep(0.02)
     wall, now = time.time(), monotonic()
-    rows = [doctor_checks.of_holder(row, wall, now, late) for row in table.rows().values()]
+    rows = [doctor_checks.of_holder(row, wall, now, delay) for row in table.rows().values()]
     return [*heard.values(), *(clock for clock in rows if clock is not None)]

@@ -20,11 +20,11 @@ from lockclient.text.escaping import plain, shown_name
 MAX_CLOCK_OFFSET_S = 2.0
 """Seconds that clocks may differ: more, and an unlocker does not believe its own."""
 OVERDUE_GRACE_S = 30.0
-"""Seconds after its auto-unlock at which a lock should be gone that an unlocker saw pushed."""
+"""Seconds after its auto-unlock in which an unlocker should have removed a lock."""
 
 
 def unlockers(found: Mapping[str, str], *, needed: bool = True) -> Finding:
-    """Judge whether an unlocker runs, `needed` where locks don't go by themselves."""
+    """Return whether an unlocker runs; `needed`: locks do not expire by themselves."""
     if not found and not needed:
         return Finding(
             "unlocker",
@@ -43,7 +43,7 @@ def unlockers(found: Mapping[str, str], *, needed: bool = True) -> Finding:
 
 
 def recipients(found: Mapping[str, str]) -> Iterator[Finding]:
-    """Tell which recipients of notifications fail, as unlockers announce."""
+    """Yield the recipients of notifications that fail, as unlockers announce."""
     if names := failing_recipients(found.values()):
         yield Finding(
             "unlocker",
@@ -62,7 +62,7 @@ def _version_of(announcement: str) -> str:
 
 
 def clocks_of_unlockers(found: Mapping[str, str]) -> Iterator[Finding]:
-    """Tell which unlockers can't compare clocks, as they announce; `clocks` finds wrong ones."""
+    """Yield the unlockers that announce that they can't compare clocks."""
     for name, value in found.items():
         if announced(value).get("clocks") == CLOCKS_UNKNOWN:
             yield Finding(
@@ -76,18 +76,18 @@ def clocks_of_unlockers(found: Mapping[str, str]) -> Iterator[Finding]:
             )
 
 
-def of_holder(row: Row, wall: float, monotonic: float, late: float = 0.0) -> Clock | None:
-    """Return the clock of a lock's host, by its last push: seen live, or found when we began."""
+def of_holder(row: Row, wall: float, monotonic: float, delay: float = 0.0) -> Clock | None:
+    """Return the clock of a lock's host by its last heartbeat, or None."""
     alive_at, host = row.holder.alive_at, row.holder.hostname
     if alive_at is None or host is None:
         return None
     ahead = alive_at - (wall - (monotonic - row.seen_at))
-    # Found: the push was at any time before, so that only a stamp from the future tells something.
-    return Clock(f"host {plain(host)}", ahead, float("inf") if row.found else ahead + late)
+    # Found: the heartbeat was at any earlier time, so only a stamp from the future is of use.
+    return Clock(f"host {plain(host)}", ahead, float("inf") if row.found else ahead + delay)
 
 
 def clocks(seen: Sequence[Clock]) -> Iterator[Finding]:
-    """Judge the clocks against that of this machine."""
+    """Yield the clocks that differ from that of this machine."""
     wrong: dict[str, Clock] = {}
     known = set()
     for clock in seen:
@@ -116,7 +116,7 @@ def clocks(seen: Sequence[Clock]) -> Iterator[Finding]:
 
 
 def deadlocked(found: Sequence[Deadlock], unread: int) -> Iterator[Finding]:
-    """Tell who waits for each other, as far as it could be looked at."""
+    """Yield the deadlocks; `unread`: number of waiters that could not be searched."""
     if unread:
         yield Finding(
             "locks",
@@ -136,21 +136,21 @@ def deadlocked(found: Sequence[Deadlock], unread: int) -> Iterator[Finding]:
 
 
 def locks(found: Sequence[Listed], wall: float) -> Iterator[Finding]:
-    """Judge the locks: past their alert or their auto-unlock, broken, never expiring."""
+    """Yield the locks that are past their alert or auto-unlock, broken, or never expire."""
     in_state: defaultdict[str, list[Listed]] = defaultdict(list)
     staying: defaultdict[str, list[Listed]] = defaultdict(list)
     for lock in found:
         in_state[lock.standing.state].append(lock)
         staying[no_unlock(lock.holder)].append(lock)
     overdue = in_state[OVERDUE]
-    late = max((wall - (lock.holder.auto_unlock_at or wall) for lock in overdue), default=0.0)
+    longest = max((wall - (lock.holder.auto_unlock_at or wall) for lock in overdue), default=0.0)
     for wrong, level, text, advice in (
         (in_state[BROKEN], ERROR, "broken and can't be judged", "`clustermutex show NAME` says "
          "what is wrong; if it is no longer held, `clustermutex force-unlock NAME`."),
         (in_state[ALERT], WARNING, "past the alert, without a heartbeat for too long", "Look at "
          "the holder (`clustermutex show NAME`): it hangs, or its expected runtime is too short."),
-        (overdue, ERROR if late > OVERDUE_GRACE_S else WARNING,
-         f"past the auto-unlock and still there, for {duration(late)} at most",
+        (overdue, ERROR if longest > OVERDUE_GRACE_S else WARNING,
+         f"past the auto-unlock and still there, for {duration(longest)} at most",
          "An unlocker removes what it has seen silent for its whole time, counted from its "
          "own start. If it does not: check that one runs, and what its log says (rights, "
          "restarts, too many removals at once)."),
@@ -170,7 +170,7 @@ def locks(found: Sequence[Listed], wall: float) -> Iterator[Finding]:
 
 
 def thin_locks(found: Mapping[str, int], servers: int) -> Iterator[Finding]:
-    """Say which locks are on how few of the servers that vote on each."""
+    """Yield the locks that are on few of the servers that vote."""
     for number in sorted(set(found.values())):
         names = [plain(name) for name, on in sorted(found.items()) if on == number]
         yield Finding(

@@ -67,9 +67,9 @@ COLUMNS: Final = tuple(
     for column in columns.COLUMNS
 )
 WATCH_INTERVAL_S = 1.0
-"""Seconds between two looks at a watched list."""
+"""Seconds between two updates of a watched list."""
 WAITERS_INTERVAL_S = 2.0
-"""After which it is read again who waits, if any queue has changed."""
+"""Seconds between two readings of the queues, if any has changed."""
 
 
 class ListView(NamedTuple):
@@ -80,7 +80,7 @@ class ListView(NamedTuple):
     remarks: Sequence[str]
 
     def notes(self) -> Iterator[tuple[str, str]]:
-        """Yield what is said below the table, each with its colour."""
+        """Yield the notes below the table, each with its colour."""
         for deadlock in self.deadlocks:
             yield plain(deadlock.text), "red"
         for remark in self.remarks:
@@ -94,7 +94,7 @@ class Choice(NamedTuple):
     sort: str
 
     def view(self, store: ServiceStore, table: Table, queues: WaitQueues, wall: float) -> ListView:
-        """Return what there is to see at a wall-clock time."""
+        """Return the view at a wall-clock time."""
         deadlocks = queues.deadlocks()
         listed = map(lister(table, wall, queues.heads, deadlocks), table.rows().values())
         locks = [lock for lock in listed if self.includes(lock)]
@@ -103,7 +103,7 @@ class Choice(NamedTuple):
 
 
 ViewAt = Callable[[float], ListView]
-"""Returns what there is to see at a wall-clock time."""
+"""Returns the view at a wall-clock time."""
 
 
 @click.command()
@@ -211,7 +211,7 @@ def summary(table: Table, locks: list[Listed]) -> str:
     waiting = sum(table.waiters().values())
     unlockers = len(table.unlockers())
     watched = f"{counted(unlockers, 'unlocker')} running" if unlockers else "no unlocker is running"
-    # Without a queue nobody knows who waits.
+    # In a store without queues, waiters are unknown.
     waiters = f" {waiting} waiting;" if table.can.queue else ""
     return f"{what}{': ' if verdicts else ''}{verdicts};{waiters} {watched}."
 
@@ -234,29 +234,29 @@ def _document(table: Table, seen: ListView, wall: float, *, connected: bool) -> 
 
 def _watch_list(store: ServiceStore, choice: Choice, *, as_json: bool) -> None:
     """Show the list until Ctrl-C."""
-    check_reachable(store)  # who can't ask etcd at the start is told so, and does not wait
+    check_reachable(store)  # fails at once if the store does not answer
     with suppress(KeyboardInterrupt), _followed_table(store) as table:
-        queues, looked_at = WaitQueues(table, store), -inf
+        queues, read_at = WaitQueues(table, store), -inf
 
-        def look(wall: float) -> ListView:
-            nonlocal looked_at
-            if time.monotonic() > looked_at + WAITERS_INTERVAL_S:
-                with suppress(StoreUnavailable, StoreError):  # what was read last is shown
+        def view(wall: float) -> ListView:
+            nonlocal read_at
+            if time.monotonic() > read_at + WAITERS_INTERVAL_S:
+                with suppress(StoreUnavailable, StoreError):  # shows the last reading
                     queues.poll(ANSWER_TIMEOUT_S)
-                looked_at = time.monotonic()
+                read_at = time.monotonic()
             return choice.view(store, table, queues, wall)
 
         if on_terminal() and not as_json:
-            _redraw(table, look)
+            _redraw(table, view)
         else:
-            _print_changes(table, look, as_json=as_json)
+            _print_changes(table, view, as_json=as_json)
 
 
 @contextmanager
 def _followed_table(store: ServiceStore) -> Iterator[Table]:
     """Yield the table of all locks, read and followed.
 
-    A watch takes a moment to begin: until then nobody should be told that etcd is unreachable.
+    A watch takes a moment to begin: until then the table says that the store is unreachable.
     """
     table = Table(store)
     try:
@@ -270,14 +270,14 @@ def _followed_table(store: ServiceStore) -> Iterator[Table]:
         table.stop()
 
 
-def _redraw(table: Table, look: ViewAt) -> None:
+def _redraw(table: Table, view_at: ViewAt) -> None:
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
 
     def draw() -> Group:
         now = time.time()
-        seen = look(now)
+        seen = view_at(now)
         locks = seen.locks
         notes = [Text(summary(table, locks) + " Ctrl-C ends this.", style="dim")]
         notes += [Text(text, style=colour) for text, colour in seen.notes()]
@@ -289,7 +289,7 @@ def _redraw(table: Table, look: ViewAt) -> None:
         return Group(*notes, Text(), rich_table(COLUMNS, cells(first, now), console.width))
 
     console = terminal_console()
-    signal.signal(signal.SIGTERM, _end)  # the terminal is to be as it was
+    signal.signal(signal.SIGTERM, _end)  # restores the terminal
     with Live(draw(), console=console, screen=True, auto_refresh=False) as live:
         while True:
             time.sleep(WATCH_INTERVAL_S)
@@ -300,11 +300,11 @@ def _end(number: int, _frame: object) -> None:
     sys.exit(SIGNALLED + number)
 
 
-def _print_changes(table: Table, look: ViewAt, *, as_json: bool) -> None:
+def _print_changes(table: Table, view_at: ViewAt, *, as_json: bool) -> None:
     before: Any = None
     while True:
         now = time.time()
-        seen, connected = look(now), table.connected()
+        seen, connected = view_at(now), table.connected()
         shown = seen, connected, len(table.unlockers())
         if shown != before:  # of what was asked for; other locks may have changed
             if as_json:

@@ -1,4 +1,4 @@
-"""`clustermutex show`: one lock, in all that is known about it."""
+"""`clustermutex show`: all facts about one lock."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def show(settings: Settings, name: str, as_json: bool) -> None:
 
 
 def read_lock(store: ServiceStore, name: str) -> ReadResult:
-    """Return a lock as it stands in the store.
+    """Read a lock with its waiters from the store.
 
     Raises:
         StoreUnavailable, StoreError: the store does not answer this user.
@@ -97,10 +97,10 @@ def read_lock(store: ServiceStore, name: str) -> ReadResult:
 
 
 def deadlock_of(store: ServiceStore, seen: ReadResult) -> Deadlock | None:
-    """Return the deadlock that a lock is in, as it seems.
+    """Return the deadlock that a lock seems to be in, or None.
 
-    From holder to holder, each of which is in line for the next one's lock: a circle costs a read
-    for each of its locks, and any other lock that nobody waits for none.
+    Follows each holder to the lock for which it waits. A deadlock costs a read for each of its
+    locks; a lock without waiters costs none.
 
     Raises:
         StoreUnavailable, StoreError: the store does not answer this user.
@@ -154,18 +154,18 @@ def lock_lines(
     deadlock: Deadlock | None = None,
     earliest: float | None = None,
 ) -> Iterator[str]:
-    """Yield the lines that show a held lock.
+    """Yield the lines about a held lock.
 
     Args:
         earliest: of an overdue lock, `lock_presentation.removed_from`.
-        waiters: None: nobody knows who waits, since the store has no line.
+        waiters: None: the store has no queue.
     """
     stands = standing(holder, wall, deadlock=deadlock is not None)
     words = dict.fromkeys((stands.verdict, *stands.words))
-    told = ", ".join(
+    verdicts = ", ".join(
         click.style(word, COLOURS[word]) for word in words if word != OK or len(words) == 1
     )
-    yield f"{click.style(shown_name(holder.name), bold=True)}  {told}"
+    yield f"{click.style(shown_name(holder.name), bold=True)}  {verdicts}"
     for fault in holder.faults():
         yield _line("broken", fault)
     if why := holder.undecided():
@@ -212,7 +212,7 @@ def _facts(holder: Holder, wall: float) -> Iterator[str]:
 
 
 def bar_text(bar: Bar, wall: float) -> str:
-    """Draw a bar with characters."""
+    """Return a bar drawn with characters."""
     filled, notch = round(bar.filled(wall) * _BAR_WIDTH), round(NOTCH * _BAR_WIDTH)
     marks = ["█"] * filled + ["░"] * (_BAR_WIDTH - filled)
     marks[notch] = "┃"
@@ -234,7 +234,7 @@ def _backtrace(holder: Holder) -> Iterator[str]:
         yield _line("taken by", "the holder gave no backtrace")
         return
     yield _line("taken by", "this code, the innermost call last:")
-    # Of another client it may be any text: it is shown as it is, and what can't be seen escaped.
+    # Another client may write any text: characters that can't be seen are escaped.
     found = plain(holder.backtrace, block=True).rstrip("\n").split("\n")
     frames = [number for number, line in enumerate(found) if line.lstrip().startswith("File ")]
     for number, line in enumerate(found):

@@ -46,7 +46,7 @@ def alive(name: str, uuid: str, settings: Settings) -> None:
 
 
 def _runtime(holder: Holder) -> Runtime:
-    """Return how the lock was taken to be held, as far as it says."""
+    """Return the durations with which the lock was taken, as far as it has them."""
     expected, after = holder.expected_runtime, holder.auto_unlock_after
     if expected is None or (after is not None and after <= expected):
         expected = 300.0 if after is None else min(300.0, after / 3)

@@ -15,8 +15,8 @@ from lockclient.text.escaping import plain
 
 
 def print_message(text: str) -> None:
-    """Tell the user something, on a line of its own on stderr."""
-    with suppress(OSError):  # nobody reads it any more: no reason to leave a command alone
+    """Print a line for the user on stderr."""
+    with suppress(OSError):  # stderr is closed: the command must still be supervised
         click.echo(f"clustermutex: {plain(text)}", err=True)
 
 
@@ -50,7 +50,7 @@ def _as_option(found: re.Match[str]) -> str:
 
 
 def not_held(name: str, uuid: str, holder: str | None, removal: Removal | None) -> Failure:
-    """Return the failure of a lock that its uuid does not hold any more."""
+    """Return the failure of a lock that this uuid does not hold."""
     how = f" It was removed: {removal.describe()}." if removal else ""
     now = f" It is now held by {holder}." if holder else " Nobody holds it now."
     return Failure(

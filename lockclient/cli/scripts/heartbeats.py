@@ -1,4 +1,4 @@
-"""Heartbeats of `run` other than that the command lives: `--alive output` and `--alive manual`."""
+"""Heartbeats of `run --alive output` and `run --alive manual`."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from lockclient.stores.requests import Push, Read
 
 
 class OutputHeartbeats:
-    """Pushes when there was output; in a thread, so that no outage holds the output up."""
+    """Sends a heartbeat after output; in a thread, so that no outage delays the output."""
 
     def __init__(self, mutex: ShellMutex) -> None:
         self._mutex = mutex
         self._printed = threading.Event()
 
     def start(self) -> None:
-        """Begin to push."""
+        """Start the thread."""
         threading.Thread(target=self._push, name="clustermutex-output", daemon=True).start()
 
     def printed(self) -> None:
-        """Take note of output."""
+        """Note that there was output."""
         self._printed.set()
 
     def _push(self) -> None:
@@ -35,23 +35,23 @@ class OutputHeartbeats:
             try:
                 self._mutex.held.alive()
             except ClusterMutexError:
-                return  # whoever waits for the command is told by `on_lost`, or has released
+                return  # lost (`on_lost` was called), or released
 
 
 class FollowedMutex(ShellMutex):
-    """A mutex that others push, by its uuid: it finds out, and moves its own deadline."""
+    """A mutex that gets heartbeats from other processes: reads them and moves its own deadline."""
 
     def follow(self) -> None:
-        """Look for pushes from now on, in a thread."""
+        """Start the thread that polls the lock for heartbeats."""
         if self._runtime.auto_unlock is None:
             return  # there is no deadline
         threading.Thread(target=self._follow, name="clustermutex-follow", daemon=True).start()
 
     def _follow(self) -> None:
         holding = self.held.holding
-        # Often enough to be late by a small part of the time that a push is good for.
+        # A heartbeat is seen after a twentieth of the time that it is valid for, at most.
         pause = min(1.0, (self._runtime.auto_unlock or 10.0) / 20)
-        looked_at = monotonic()
+        polled_at = monotonic()
         known = holding.acquisition.token
         while not holding.ended and holding.loss() is None:
             asked_at = monotonic()
@@ -59,17 +59,17 @@ class FollowedMutex(ShellMutex):
             try:
                 seen = holding.store.ask(Read(self.name), limit)
             except ClusterMutexError:
-                seen = None  # the deadline does not wait for an answer
+                seen = None  # the deadline passes all the same
             if isinstance(seen, ReadResult):
-                known, looked_at = _note_push(holding, seen, known, looked_at), asked_at
+                known, polled_at = _note_push(holding, seen, known, polled_at), asked_at
             time.sleep(pause)
 
 
-def _note_push(holding: Holding, seen: ReadResult, known: int, looked_at: float) -> int:
-    """Move the deadline if there was a push since we last looked; return its revision.
+def _note_push(holding: Holding, seen: ReadResult, known: int, polled_at: float) -> int:
+    """Move the deadline if there was a heartbeat since the last poll; return its revision.
 
-    A push that the last look did not see reached the store after that look was sent, and so
-    does an unlocker's count of it: ours from the moment of that look is never later.
+    A heartbeat that the last poll did not see reached the store after that poll was sent. An
+    unlocker counts from later than that, so our deadline is never later than the unlocker's.
     """
     holder = seen.holder
     if holder is None or holder.uuid is None or holder.uuid != holding.acquisition.uuid:
@@ -79,5 +79,5 @@ def _note_push(holding: Holding, seen: ReadResult, known: int, looked_at: float)
         return known
     stamps = Stamps(holder.alert_at, holder.auto_unlock_at)
     push = Push(holder.name, holder.uuid, stamps, known)
-    holding.acquisition.pushed(push, Done(revision), looked_at)
+    holding.acquisition.pushed(push, Done(revision), polled_at)
     return revision

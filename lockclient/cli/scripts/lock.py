@@ -24,34 +24,35 @@ from lockclient.cli.scripts.warning_log import WarningLog
 
 
 class _Exporting(click.Command):
-    """With `--export`, a failure prints what makes `eval` fail.
+    """With `--export`, a failure prints a command that makes `eval` fail.
 
-    `eval "$(…)"` does not see the status of what is inside: a script would go on without its lock.
+    `eval "$(…)"` ignores the status of the command inside: the script would continue without its
+    lock.
     """
 
     def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> Any:
-        with _telling_eval("--export" in args):
+        with _failing_eval("--export" in args):
             return super().make_context(info_name, args, *more, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with _telling_eval(ctx.params["export"]):
+        with _failing_eval(ctx.params["export"]):
             return super().invoke(ctx)
 
 
 @contextmanager
-def _telling_eval(export: bool) -> Iterator[None]:
+def _failing_eval(export: bool) -> Iterator[None]:
     try:
         yield
     except click.exceptions.Exit:
         raise
     except Exception as error:
-        _tell_eval(getattr(error, "exit_code", INTERNAL), export)
+        _fail_eval(getattr(error, "exit_code", INTERNAL), export)
         raise
 
 
-def _tell_eval(status: int, export: bool) -> None:
+def _fail_eval(status: int, export: bool) -> None:
     if export:
-        with suppress(OSError):  # `eval` gets nothing, and our status stays
+        with suppress(OSError):  # stdout is closed; our exit status stays
             click.echo(f"(exit {status})")
 
 
@@ -79,9 +80,9 @@ def lock(ctx: click.Context, /, name: str, export: bool, **options: Any) -> None
     """
     signals = Signals()
     WarningLog()
-    # People look for the script, not for this process, which will be gone.
+    # The holder is the script: this process ends soon.
     mutex = ShellMutex(name, pid=os.getppid(), **options)
-    with ending_cleanly(mutex, signals, lambda status: _tell_eval(status, export)):
+    with ending_cleanly(mutex, signals, lambda status: _fail_eval(status, export)):
         mutex.take()
         while mutex.may_arrive_late():
             # A take that was sent twice may arrive again, even after the unlock. Only a release
@@ -96,7 +97,7 @@ def lock(ctx: click.Context, /, name: str, export: bool, **options: Any) -> None
 
 
 def _hand_over(mutex: ShellMutex, text: str) -> None:
-    """Print what it takes to release the lock, or else release it: nobody else could."""
+    """Print the uuid or the variables; if that fails, release the lock: nobody else could."""
     try:
         # Not by print: what that could not write it would try again at the end.
         os.write(sys.stdout.fileno(), f"{text}\n".encode())

@@ -1,4 +1,4 @@
-"""Passes on what a command prints and takes it for a heartbeat (`--alive output`)."""
+"""Copies a command's output to our own and counts it as a heartbeat (`--alive output`)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from contextlib import suppress
 
 _CHUNK_BYTES = 64 * 1024
 _DRAIN_TIMEOUT_S = 0.1
-"""Seconds after which what was written into a pseudo-terminal has come out at the other end."""
+"""Seconds for data that was written to a pseudo-terminal to become readable."""
 
 
 class Relay:
-    """Stands between a command's stdout and stderr and our own.
+    """Copies a command's stdout and stderr to our own.
 
-    Each goes through a pipe, or, where ours is a terminal, through a pseudo-terminal of the size
-    that it has at the start, so that the command prints as it does without us. If both are the
-    same file, they share one, so that their order stays as it is.
+    Each passes a pipe, or, if ours is a terminal, a pseudo-terminal of the same size, so that the
+    command prints the same as without `run`. If both are the same file, they share one, so that the
+    order of the output stays.
 
     Args:
         printed: called, in a thread, after each piece of output.
@@ -40,16 +40,17 @@ class Relay:
             )
 
     def start(self) -> None:
-        """Begin to pass on, now that the command has its ends."""
+        """Start the threads; the command has its ends of the pipes by now."""
         for fd in set(self.files.values()):
             os.close(fd)
         for thread in self._threads:
             thread.start()
 
     def finish(self) -> None:
-        """Pass the rest on, after the command's end; what it left running is not waited for.
+        """Copy the rest of the output after the command's end.
 
-        Takes as long as whoever reads our output does, as it would without us.
+        Does not wait for processes that the command left running. Blocks while nobody reads our
+        output.
         """
         os.close(self._end)
         for thread in self._threads:
@@ -66,19 +67,19 @@ class Relay:
                     break
                 self._printed()
                 _write(target, data)
-        os.close(source)  # so that a command whose output nobody reads is told so
+        os.close(source)  # the command's next write fails, as ours did
 
 
 def _write(target: int, data: bytes) -> None:
     while data:
         try:
             data = data[os.write(target, data) :]
-        except BlockingIOError:  # whoever shares it with us has made it so
+        except BlockingIOError:  # a process that shares it made it non-blocking
             select.select([], [target], [])
 
 
 def _terminal(fd: int) -> tuple[int, int]:
-    """Return both ends of a pseudo-terminal that is like the terminal `fd`."""
+    """Return both ends of a pseudo-terminal of the size of the terminal `fd`."""
     import fcntl
     import termios
     import tty

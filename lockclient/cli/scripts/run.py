@@ -68,7 +68,7 @@ class Run:
 
         Returns the exit status that is to be ours.
         """
-        self._notice_loss(child)  # what was told before we could hear it
+        self._notice_loss(child)  # the lock may have been lost before
         while child.status is None:
             self._handle_next(child, self._kill_at)
             if time.monotonic() >= self._kill_at:
@@ -78,7 +78,7 @@ class Run:
         return LOST if self._ending() else child.status
 
     def _end_rest(self, child: Child) -> None:
-        """Wait until all that the command started is gone; when the grace is over, kill it.
+        """Wait until all processes that the command started have ended; after the grace, kill them.
 
         The caller releases the lock after that. Until then it is held and pushed, as before.
         """
@@ -156,7 +156,7 @@ def _start(
 
 
 def _release(mutex: ShellMutex, status: int, notify: Notify, *, ends: bool) -> int:
-    """Give the lock back; return our exit status, which says so if it had been lost."""
+    """Release the lock; return our exit status: `LOST` if the lock had been lost."""
     try:
         mutex.release()
     except LockLost as lost:
@@ -181,20 +181,20 @@ def _start_under_lock(
     if relay is not None:
         try:
             relay.start()
-        except BaseException:  # no thread to be had, as a rule: it must not run without the lock
+        except BaseException:  # no thread could be started: the command must not run unsupervised
             child.signal(signal.SIGKILL)
             raise
     return child
 
 
 class _CommandRunner(click.Command):
-    """A command whose last argument is a command: what follows its first word is that one's own."""
+    """Passes the words after COMMAND's first one to COMMAND, also options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, self._with_separator(args))
 
     def _with_separator(self, args: list[str]) -> list[str]:
-        """Put `--` before COMMAND, if nobody has."""
+        """Return the arguments with `--` before COMMAND."""
         options = [option for option in self.params if isinstance(option, click.Option)]
         taking = {name for option in options if not option.is_flag for name in option.opts}
         words = iter(enumerate(args))
@@ -231,10 +231,11 @@ _run_options = with_options(
     click.option(
         "--alive",
         type=click.Choice(["process", "output", "manual"]),
+        default="process",
+        show_default=True,
         help="What counts as a heartbeat: that the command lives, that it prints something, or "
-        "that it calls `clustermutex alive`.  [default: process]",
+        "that it calls `clustermutex alive`.",
     ),
-    click.option("--alive-on-output", is_flag=True, help="The same as --alive output."),
 )
 
 
@@ -251,8 +252,7 @@ def run(
     command: tuple[str, ...],
     on_lost: str,
     grace: float,
-    alive: str | None,
-    alive_on_output: bool,
+    alive: str,
     **options: Any,
 ) -> None:
     """Hold the lock NAME while COMMAND runs.
@@ -272,28 +272,25 @@ def run(
     has the lock, 76 the lock was lost and COMMAND ended, 126 COMMAND can't be executed, 127 it was
     not found.
     """
-    heartbeat = _kind_of_heartbeat(alive, alive_on_output=alive_on_output)
     signals = Signals()
     warnings = WarningLog()
-    kind = FollowedMutex if heartbeat == "manual" else ShellMutex
-    mutex = kind(
-        name, keepalive=heartbeat == "process", on_lost=lambda _: signals.notify(), **options
-    )
+    kind = FollowedMutex if alive == "manual" else ShellMutex
+    mutex = kind(name, keepalive=alive == "process", on_lost=lambda _: signals.notify(), **options)
     with ending_cleanly(mutex, signals):
         mutex.take()
         signals.hold_off()
     ends = on_lost == "terminate"
-    running = Run(mutex, signals, warnings.say, ends=ends, grace=grace)
+    running = Run(mutex, signals, warnings.print, ends=ends, grace=grace)
     try:
-        # Here, where no signal raises: an exception inside `threading` leaves its locks taken.
+        # Not before `hold_off`: an exception inside `threading` leaves its locks taken.
         warnings.start()
-        relay = _start_heartbeats(mutex, heartbeat)
+        relay = _start_heartbeats(mutex, alive)
         env = {**os.environ, **environment_of(mutex, ctx)}
         child = _start_under_lock(command, env, running, relay)
     except BaseException:
         mutex.abandon()
         raise
-    status = _release(mutex, running.supervise(child), warnings.say, ends=ends)
+    status = _release(mutex, running.supervise(child), warnings.print, ends=ends)
     signals.end()
     if relay is not None:
         relay.finish()
@@ -304,14 +301,8 @@ def run(
     sys.exit(status)
 
 
-def _kind_of_heartbeat(alive: str | None, *, alive_on_output: bool) -> str:
-    if alive_on_output and alive not in (None, "output"):
-        raise click.UsageError(f"Give --alive-on-output or --alive {alive}, not both.")
-    return "output" if alive_on_output else alive or "process"
-
-
 def _start_heartbeats(mutex: ShellMutex, kind: str) -> Relay | None:
-    """Begin to look for heartbeats of this kind."""
+    """Start the threads that read heartbeats of this kind; return the relay of `output`."""
     if isinstance(mutex, FollowedMutex):
         mutex.follow()
     if kind != "output":

@@ -48,7 +48,7 @@ class ShellMutex(ClusterMutex):
 
     Args:
         name: of the lock.
-        pid: which process people should look for, if it is not this one.
+        pid: of the process that is recorded as the holder; None: this one.
         options: the values of `lock_options`, and arguments of `ClusterMutex`.
     """
 
@@ -86,7 +86,7 @@ class ShellMutex(ClusterMutex):
                 raise Failure(message, status_of_error(error)) from error
 
     def abandon(self) -> bool:
-        """Leave neither lock nor ticket behind; False: the store did not answer in time."""
+        """Release the lock and the ticket; False: the store did not answer in time."""
         if self.locked():
             with suppress(ClusterMutexError):  # lost, or retried in the background
                 self.release()
@@ -96,31 +96,31 @@ class ShellMutex(ClusterMutex):
 
     @property
     def token(self) -> str:
-        """The fencing token; empty where the store has none, and never that of a command around."""
+        """The fencing token; empty if the store has none."""
         return str(self.held.fencing_token) if self._store().can.fencing else ""
 
     def may_arrive_late(self) -> bool:
-        """Tell whether a second sending of what took the lock may still arrive, ever so late."""
+        """Return whether a resent take of this lock may still be in flight."""
         return self.held.holding.acquisition.may_arrive_late
 
     def _new_holder(
         self, now: Now, backtrace: str | None, context: Mapping[str, str] | None
     ) -> Holder:
         holder = super()._new_holder(now, backtrace, context)
-        # Which thread it was says something about programs only.
+        # The thread is of no use to people: it is this command's own.
         return replace(holder, pid=self._pid or holder.pid, thread=None)
 
 
 def environment_of(mutex: ShellMutex, ctx: click.Context) -> dict[str, str]:
-    """Return what tells programs which lock is held for them, and where it is if --url said so."""
+    """Return the environment variables that name the held lock, and the store of `--url`."""
     variables = {
         "CLUSTERMUTEX_NAME": mutex.name,
         "CLUSTERMUTEX_UUID": mutex.uuid,
         "CLUSTERMUTEX_FENCING_TOKEN": mutex.token,
     }
-    # DEFAULT_MAP: it stood before the command.
-    told = ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP
-    if ctx.get_parameter_source("settings") in told:
+    # DEFAULT_MAP: `--url` before the command's name.
+    given = ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP
+    if ctx.get_parameter_source("settings") in given:
         variables["CLUSTERMUTEX_URL"] = ctx.params["settings"].url()
     return variables
 
@@ -132,9 +132,9 @@ def environment_of(mutex: ShellMutex, ctx: click.Context) -> dict[str, str]:
 def ending_cleanly(
     mutex: ShellMutex, signals: Signals, report: Callable[[int], object] = lambda _: None
 ) -> Iterator[None]:
-    """Leave nothing behind where a signal ends the wait, and then die of that signal.
+    """If a signal ends the wait, withdraw the acquisition, then die of that signal.
 
-    `report` is called before with the exit status that a shell will see.
+    Before that, `report` is called with the exit status that a shell will see.
     """
     try:
         signals.interrupt_main()

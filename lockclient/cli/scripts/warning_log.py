@@ -15,17 +15,17 @@ from lockclient.threads import log_queue
 
 STDERR = 2
 TERMINAL_TIMEOUT_S = 0.2
-"""Seconds to wait for a terminal that takes nothing (Ctrl-S)."""
+"""Seconds to wait for a terminal that is stopped (Ctrl-S)."""
 
 
 class WarningLog(logging.Handler):
     """Prints the library's warnings (an outage, a loss) on stderr, a line each.
 
-    The library's log thread prints: where nobody reads stderr (a pager, a terminal after Ctrl-S) a
-    writer blocks, and the command's own thread must go on.
+    The library's log thread prints, because a writer blocks while nobody reads stderr (a pager, a
+    terminal after Ctrl-S), and the main thread must not.
 
     Until `start`, or for `QUIET_PERIOD_S`, warnings are kept: if the wait for the lock fails, its
-    error says it all.
+    error is enough.
     """
 
     QUIET_PERIOD_S = 10.0
@@ -46,21 +46,21 @@ class WarningLog(logging.Handler):
         with self.lock or nullcontext():
             kept, self._kept = self._kept, None
             for text in kept or ():
-                self.say(text)
+                self.print(text)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a warning, or keep it; its handler's lock is held."""
         if self._kept is None:
-            self.say(record.getMessage())
+            self.print(record.getMessage())
         else:
             self._kept.append(record.getMessage())
 
-    def say(self, text: str) -> None:
-        """Print a line for the user, after all earlier ones; wait for nothing."""
+    def print(self, text: str) -> None:
+        """Queue a line for the user, which the log thread prints after all earlier ones."""
         log_queue.shared.put(partial(print_message, text))
 
     def end(self) -> None:
-        """Wait until all is printed."""
+        """Wait until all lines are printed."""
         log_queue.flush(-1)
 
 

@@ -1,4 +1,4 @@
-"""Ports: free ones, and those of `up`, which stay from one start to the next."""
+"""Free ports, and the ports of `up`, which stay the same from one start to the next."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from contextlib import suppress
 from pathlib import Path
 
 DEFAULT_PORTS = {"etcd": 2379, "valkey": 6379, "mutexdash": 8722, "unlocker": 9722}
-"""The port of each program where nobody says otherwise."""
+"""The default port of each program."""
 
 
 def kept_ports(folder: Path) -> dict[str, int]:
-    """Return a port for each program: that of the last start, or else its usual one.
+    """Return a port for each program: that of the last start, or else its default.
 
-    One that somebody else has by now, or had at the first start, is replaced by a free one. What
-    was chosen is kept in `folder`, whose only user is the caller.
+    A port that another program uses is replaced by a free one. The ports are stored in `folder`,
+    which only the caller uses.
     """
     file = folder / "ports.json"
     before: dict[str, int] = {}
-    # None yet, or none that can be read: begin anew.
+    # No file yet, or a damaged one: use the defaults.
     with suppress(OSError, ValueError, AttributeError):
         kept = json.loads(file.read_text(encoding="utf-8"))
         before = {name: kept[name] for name in DEFAULT_PORTS if type(kept.get(name)) is int}
@@ -34,10 +34,10 @@ def kept_ports(folder: Path) -> dict[str, int]:
 
 
 def free_port() -> int:
-    """Return a port that is free now, and likely to be so in a moment.
+    """Return a port that is free now, and most likely still free in a moment.
 
-    Not one that the kernel picks: those are also what it picks for outgoing connections, so that
-    another program's may sit on it before ours listens.
+    The kernel's choice is not used: it picks from the ports of outgoing connections, so that one of
+    those may take the port before our program listens.
     """
     while not is_free(port := 10_000 + secrets.randbelow(20_000)):
         pass
@@ -45,8 +45,12 @@ def free_port() -> int:
 
 
 def is_free(port: int, *, lingering: bool = False) -> bool:
-    """Tell whether a program could listen on this port; with `lingering` also one that stands for
-    connections of before, which keep nobody from it who says so (SO_REUSEADDR), as servers do."""
+    """Return whether a program can listen on this port.
+
+    Args:
+        lingering: whether a port with old connections (TIME_WAIT) counts as free, as it does for
+            servers that set SO_REUSEADDR.
+    """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, lingering)
         try:

@@ -11,8 +11,8 @@ from typing import IO
 _BOUND_TO_PARENT = """
 import ctypes, os, signal, sys
 parent, command = int(sys.argv[1]), sys.argv[2:]
-# Linux: have a SIGTERM when the parent dies, however it dies. In between these two lines it may
-# have died already: then nobody will tell us, so look.
+# Linux: get SIGTERM when the parent dies. It may have died before this line: then no signal comes,
+# so check.
 ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGTERM, 0, 0, 0)
 if os.getppid() != parent:
     sys.exit(1)
@@ -29,8 +29,8 @@ def spawn(
 ) -> subprocess.Popen[bytes]:
     """Start a program that gets SIGTERM when this one ends, even by SIGKILL (on Linux).
 
-    It has a session of its own, so that Ctrl-C in the terminal reaches only us, who then end it
-    in the right order.
+    It has a session of its own: Ctrl-C in the terminal reaches only this process, which ends its
+    programs in the right order.
     """
     if sys.platform == "linux":
         command = [sys.executable, "-c", _BOUND_TO_PARENT, str(os.getpid()), *command]

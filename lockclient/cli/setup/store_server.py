@@ -1,4 +1,4 @@
-"""A store's server on loopback: its start, its end and its URL; for `up`, `demo` and tests."""
+"""A store's server on loopback, for `up`, `demo` and tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lockclient.cli.setup.ports import free_port
 from lockclient.cli.setup.processes import end, spawn
 
 START_TIMEOUT_S = 60.0
-"""Until a program is ready: a cold disk is slow."""
+"""Seconds until a program must be ready."""
 
 _S = TypeVar("_S", bound="StoreServer")
 
@@ -81,11 +81,11 @@ class StoreServer(ABC):
 
     @abstractmethod
     def _command(self) -> tuple[list[str], Path]:
-        """Return the command that starts it, and the folder where it runs."""
+        """Return the command that starts it, and its working directory."""
 
     @abstractmethod
     def _serves(self) -> bool:
-        """Ask whether it serves, and not whoever else may have its port."""
+        """Return whether it serves; another program on its port must not count."""
 
     def start(self: _S) -> _S:
         """Start it, wait until it serves, and return it.
@@ -107,7 +107,7 @@ class StoreServer(ABC):
                     f"{self.name} does not serve on {self.endpoint}. The last it said: "
                     + " ".join(lines[-1:])
                 )
-            time.sleep(0.05)  # nothing tells when it listens
+            time.sleep(0.05)  # the server sends no signal when it listens
         return self
 
     def stop(self) -> None:
@@ -125,13 +125,13 @@ class StoreServer(ABC):
 
 @contextmanager
 def private_connection(path: Path) -> Iterator[socket.socket]:
-    """Connect to a Unix socket that our own child makes in a folder where nobody else may.
+    """Connect to a Unix socket that our own child makes in a private folder.
 
-    Whoever answers there is that child, once it has taken its port: a port alone can be had by any
-    program of this machine, which would then be taken for the store, and be told its password.
+    Only that child can answer there, and it opens the socket after its port. Any program of this
+    machine might listen on the port instead, and would get the password.
 
     Raises:
-        OSError: nobody listens there.
+        OSError: no process listens there.
     """
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -145,7 +145,7 @@ def private_connection(path: Path) -> Iterator[socket.socket]:
 
 
 def answers(url: str, path: str) -> bool:
-    """Tell whether a program answers 200 on this path."""
+    """Return whether a program answers 200 on this path."""
     try:
         return fetch(url, path)[0] == 200
     except (OSError, HTTPException):
@@ -155,7 +155,7 @@ def answers(url: str, path: str) -> bool:
 def fetch(
     url: str, path: str, headers: Mapping[str, str] = MappingProxyType({}), timeout: float = 5
 ) -> tuple[int, bytes]:
-    """GET from a program on this machine; no proxy of the environment gets in between."""
+    """GET from a program on this machine, without a proxy of the environment."""
     with closing(HTTPConnection(url.removeprefix("http://"), timeout=timeout)) as connection:
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
@@ -163,5 +163,5 @@ def fetch(
 
 
 def release_folder(folder: Path, name: str, version: str) -> Path:
-    """Return where a server keeps its data: an older release can't read what a newer one wrote."""
+    """Return the data folder of a release: an older one can't read the data of a newer one."""
     return folder / f"{name}-{'.'.join(version.split('.')[:2])}"
