@@ -22,7 +22,7 @@ CHECKOUT = Path(__file__).parents[2]
     sys.version_info[:2] not in ((3, 11), (3, 12)),
     reason="3.10 has other instructions; 3.13 traces none of a code's first run",
 )
-@pytest.mark.parametrize("every", [3, *soaking(1)])
+@pytest.mark.parametrize("every", [7, *soaking(1)])
 @pytest.mark.parametrize("kind", ["python", "multiprocessing", "run", "lock"])
 def test_the_end_waits_for_the_withdrawal(
     kind: str, every: int, settings: Settings, etcdctl: Etcdctl, figure: Figure

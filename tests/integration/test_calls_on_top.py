@@ -30,7 +30,7 @@ def at_line(frame, event, arg):
         seen.add(line)
         began = time.monotonic()
         with contextlib.suppress(ClusterMutexError):
-            ClusterMutex("other", store=store).acquire(timeout=0.02)
+            ClusterMutex("other", store=store).acquire(timeout=0.01)
         longest[0] = max(longest[0], time.monotonic() - began)
     return at_line
 
