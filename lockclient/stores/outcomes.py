@@ -81,7 +81,7 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class NotHolder:
-    """That holder has lost the lock: `holder` has it now (None: it is free).
+    """The lock is no longer that holder's: `holder` has it now (None: it is free).
 
     `removal` is the removal record, if there is one. `resent`: an earlier sending of the request
     may itself have done it.

@@ -186,7 +186,7 @@ class ServiceStore(AsyncMutexStore, Protocol):
         """Return the held locks that some of `votes` lack, and how many servers have each."""
 
     def warnings_for_display(self) -> Sequence[str]:
-        """Return sentences for people, by the last poll: servers without a vote, locks on too few."""
+        """Return sentences by the last poll: servers without a vote, locks that too few have."""
 
     def examine(self) -> Iterator[Finding | Clock]:
         """Yield the findings of `doctor`, basic ones first, and servers' clocks; write nothing.
