@@ -235,23 +235,19 @@ class LockPolls:
     ) -> None:
         self.listen: Listen | None = None
         """Subscribes a function to the hints about a lock, where the store publishes hints."""
+        self.polls: dict[str, LockPoll] = {}
+        """The polls of locks that somebody waits for or holds, by name. Takes go through them."""
         self._ask = ask
         self._pools = urgent, patient
-        self._polls: dict[str, LockPoll] = {}
 
     def watch(self, target: WatchTarget, notify: Callable[[WatchEvent], None]) -> PollSubscription:
         """See `MutexStore.watch`."""
-        poll = self._polls.get(target.name)
+        poll = self.polls.get(target.name)
         if poll is None:
-            new = LockPoll(target.name, self._ask, *self._pools, self._polls)
-            poll = self._polls.setdefault(target.name, new)
+            new = LockPoll(target.name, self._ask, *self._pools, self.polls)
+            poll = self.polls.setdefault(target.name, new)
         one = PollSubscription(poll, notify, target.waiter)
         poll.add(one)
         if target.waiter and self.listen is not None:
             one.hints = self.listen(target.name, poll.on_hint)
         return one
-
-    def take(self, request: Take, send: Callable[[], Outcome]) -> Outcome:
-        """Send a take, or refuse it with the last answer: see `LockPoll.take`."""
-        poll = self._polls.get(request.holder.name)
-        return send() if poll is None else poll.take(request, send)

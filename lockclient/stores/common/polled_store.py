@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator
 from functools import partial
-from typing import Protocol
 
 from lockclient.errors import StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
@@ -24,18 +23,6 @@ from lockclient.stores.requests import Remove, Request, Take
 from lockclient.stores.service_protocol import Batch, Kind, Tickets, WaitQueue
 
 
-class RequestExecutor(Protocol):
-    """Executes the requests of all acquisitions."""
-
-    def do(self, request: Request, deadline: Deadline) -> Outcome:
-        """Do a request.
-
-        Raises:
-            StoreUnavailable: no server, or too few, answered by the deadline.
-            StoreError: the store refuses for a reason that trying again won't cure.
-        """
-
-
 class PolledStore(OpenedStore):
     """A base of stores without queue, watch, fencing tokens and guard.
 
@@ -43,7 +30,8 @@ class PolledStore(OpenedStore):
     """
 
     can: Capabilities
-    _executor: RequestExecutor
+    _do: Callable[[Request, Deadline], Outcome]
+    """Does a request; raises `StoreUnavailable`, or `StoreError` for a reason that persists."""
     _polling: Polling
 
     def _connect(self) -> None:
@@ -60,9 +48,9 @@ class PolledStore(OpenedStore):
 
     def send(self, request: Request, deadline: Deadline) -> Outcome:
         self._check_open(request)
-        if isinstance(request, Take):
-            return self._lock_polls.take(request, partial(self._executor.do, request, deadline))
-        outcome = self._executor.do(request, deadline)
+        if isinstance(request, Take) and (poll := self._lock_polls.polls.get(request.holder.name)):
+            return poll.take(request, partial(self._do, request, deadline))
+        outcome = self._do(request, deadline)
         if isinstance(request, Remove):
             self._polling.poll_soon()  # the remover waits until its table shows the removal
         return outcome

@@ -60,7 +60,7 @@ class GcsStore(PolledStore):
         self._polling = Polling(self._listing, self.background.patient)
         self._note = Note(b"", 0)
         expiry = Expiry(self._listing) if self.location.expire else None
-        self._executor = GcsRequestExecutor(self._client, expiry)
+        self._do = GcsRequestExecutor(self._client, expiry).do
 
     def _disconnect(self) -> None:
         super()._disconnect()

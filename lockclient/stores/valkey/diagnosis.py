@@ -12,7 +12,7 @@ from lockclient.stores.valkey.errors import VoteFailure
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.voting.quorum import decoded
 from lockclient.stores.valkey.wire.broadcast import Broadcast
-from lockclient.stores.valkey.wire.connection import Connection, Vouched
+from lockclient.stores.valkey.wire.connection import Connection
 from lockclient.text.escaping import plain
 
 _DURABILITY_ADVICE = (
@@ -22,7 +22,7 @@ _DURABILITY_ADVICE = (
 
 
 def examine(servers: Broadcast) -> Iterator[Finding]:
-    """Yield what is found, one server after the other, then what that comes to."""
+    """Yield the findings of each server, then the number of votes."""
     voting = 0
     for endpoint, found in servers.open_all():
         if isinstance(found, VoteFailure):
@@ -33,13 +33,13 @@ def examine(servers: Broadcast) -> Iterator[Finding]:
             voting += not (found.quarantine_s or refusal)
             yield from _server(endpoint, found, refusal, servers.location)
             yield from _hints(endpoint, found, servers)
-    yield _sum(voting, len(servers.all), servers.location.majority)
+    yield _votes(voting, len(servers.all), servers.location.majority)
 
 
 def _refused_write(connection: Connection, servers: Broadcast) -> str:
-    """Return why a server takes no write that needs memory; empty: it does, or nobody may ask.
+    """Return why a server refuses a write that needs memory; empty: it does not.
 
-    It is asked to replace a key that never exists, and so writes nothing.
+    The command replaces a key that never exists, and so writes nothing.
     """
     if not connection.is_reader:
         try:
@@ -72,7 +72,7 @@ def _server(
 
 
 def _hints(endpoint: str, connection: Connection, servers: Broadcast) -> Iterator[Finding]:
-    """Say which rights to the channels this user lacks; the connection serves nothing else then."""
+    """Yield which rights to the channels this user lacks; the connection is unusable afterwards."""
     channel, missing = servers.keys.channel(""), []  # of no lock
     for words in (("PUBLISH", channel, ""), ("SUBSCRIBE", channel))[connection.is_reader :]:
         try:
@@ -89,24 +89,25 @@ def _hints(endpoint: str, connection: Connection, servers: Broadcast) -> Iterato
         yield Finding("rights", WARNING, text, advice)
 
 
-def _sum(voting: int, servers: int, majority: int) -> Finding:
+def _votes(voting: int, servers: int, majority: int) -> Finding:
     votes = f"{voting} of {servers} servers vote; {majority} must agree"
     if voting < majority:
         advice = f"Follow the advice for the others: locks can be acquired when {majority} vote."
         return Finding("votes", ERROR, f"{votes}: no lock can be acquired.", advice)
-    spare = voting - majority
-    if spare or servers == 1:
-        alone = " One server is not a majority of several: when it is down, so are all locks."
-        return Finding("votes", FINE, f"{votes}.{alone if servers == 1 else ''}")
+    if servers == 1:
+        alone = "One server is not a majority of several: when it is down, so are all locks."
+        return Finding("votes", FINE, f"{votes}. {alone}")
+    if voting > majority:
+        return Finding("votes", FINE, f"{votes}.")
     advice = "Do what is said of the others, before one more of them fails."
     return Finding("votes", WARNING, f"{votes}: none may fail.", advice)
 
 
-# ---------------------------------------------------------------- the quarantine of new servers
+# ---------------------------------------------------------------- vouching
 
 
 def voters(servers: Broadcast) -> Iterator[Voter]:
-    """Yield what each server says, also those whose votes do not count yet."""
+    """Yield the answers of each server, also of those without a vote."""
     for endpoint, found in servers.open_all():
         if isinstance(found, VoteFailure):
             yield Voter(endpoint, trouble=found.reason)
@@ -119,31 +120,31 @@ def voters(servers: Broadcast) -> Iterator[Voter]:
 
 
 def clear_quarantine(servers: Broadcast) -> None:
-    """Let all servers vote at once, for somebody who knows that nobody holds a lock.
+    """Let all servers vote at once: an operator vouches that nobody holds a lock.
 
     Raises:
-        StoreUnavailable: some can't be told; those that can vote then.
+        StoreUnavailable: some can't be reached; the others vote now.
     """
-    _tell_all(servers, Vouched(idle=True), "that nobody holds a lock")
+    _vouch(servers, "that nobody holds a lock", idle=True)
 
 
 def note_kept(servers: Broadcast, *, kept: bool) -> None:
-    """Note of all servers what an operator says: whether they keep what they have answered.
+    """Note on all servers that an operator vouches that they are durable, or takes that back.
 
     Raises:
-        StoreError: some are configured otherwise, as far as this user may ask that; none is told.
-        StoreUnavailable: some can't be told, or tell otherwise themselves; the others are.
+        StoreError: one is configured otherwise, as far as this user may read that; none notes it.
+        StoreUnavailable: some can't be reached, or contradict; the others have noted it.
     """
     for endpoint, found in servers.open_all():
         if kept and isinstance(found, Connection) and (setting := _contradiction(found)):
             raise StoreError(f"{endpoint} does not keep what it answers: it has {setting}.")
     what = "that they keep what they answer" if kept else "that they may forget what they answer"
-    _tell_all(servers, Vouched(kept=kept), what)
+    _vouch(servers, what, kept=kept)
 
 
 def _contradiction(connection: Connection) -> str:
-    """Return a setting by which a server may forget; empty: none is known to this user."""
-    # With `yes` the second leaves out the first for as long as its file is written anew.
+    """Return a setting by which a server may forget; empty: this user reads none."""
+    # While the append-only file is rewritten, `no-appendfsync-on-rewrite yes` suspends the other.
     for name, right in (("appendfsync", b"always"), ("no-appendfsync-on-rewrite", b"no")):
         try:
             _, found = connection.command("CONFIG", "GET", name)
@@ -154,12 +155,12 @@ def _contradiction(connection: Connection) -> str:
     return ""
 
 
-def _tell_all(servers: Broadcast, vouched: Vouched, what: str) -> None:
+def _vouch(servers: Broadcast, what: str, *, idle: bool = False, kept: bool | None = None) -> None:
     failures: dict[int, VoteFailure] = {}
-    for i, (_, found) in enumerate(servers.open_all(vouched)):
+    for i, (_, found) in enumerate(servers.open_all(idle=idle, kept=kept)):
         if isinstance(found, VoteFailure):
             failures[i] = found
-        elif vouched.kept and not found.durable:
+        elif kept and not found.durable:
             failures[i] = VoteFailure("it has no appendonly yes, or was a replica")
     if failures:
         raise StoreUnavailable(
@@ -170,7 +171,7 @@ def _tell_all(servers: Broadcast, vouched: Vouched, what: str) -> None:
 
 
 def _lock_names(servers: Broadcast, connection: Connection) -> Iterator[str]:
-    """Yield the names of locks that stand in one server, whatever the others say of them."""
+    """Yield the names of the locks on one server, without a majority."""
     for entries in connection.scan(("SSCAN", servers.keys.lock_index)):
         for name in map(decode, map(decoded, entries)):
             if name is not None and connection.command("HGET", servers.keys.lock(name), "uuid"):

@@ -1,4 +1,4 @@
-"""Maps servers' errors to why they have no vote, in words, and to our exceptions."""
+"""Errors of servers: the reason of a missing vote, in words, and our exceptions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lockclient.stores.common.network_errors import ADVICE, NOBODY_THERE, Reason
 from lockclient.stores.valkey.location import ValkeyLocation
 
 Unanswered = (OSError, valkey_py.ConnectionError, valkey_py.TimeoutError, valkey_py.InvalidResponse)
-"""What a connection fails with; what was sent by it may have been done, or may be yet."""
+"""Errors of a connection; what was sent by it may be executed, now or later."""
 
 
 class ErrorReply(valkey_py.ResponseError):
@@ -22,25 +22,25 @@ class ErrorReply(valkey_py.ResponseError):
 
 
 FAILED: Final = (ErrorReply, StoreError, *Unanswered)
-"""Whatever a request may fail with."""
+"""All errors of a request."""
 
 
 class UnknownScript(ErrorReply):
-    """It does not know a script by its name."""
+    """The server does not know a script by its hash."""
 
 
 class VoteFailure(NamedTuple):
-    """Why a server has no vote now.
+    """The reason why a server has no vote now.
 
     Attributes:
-        reason: that, in few words.
+        reason: in few words.
         permanent: trying again won't cure it.
-        out_of_space: for want of space.
-        by_connection: it concerns whatever is asked by this connection, and not one key or script:
-            another server may stand at this address by now, or the user be another one.
-        foreign_key: something that is not ours stands at the key.
-        unanswered: the request was sent, and may have been done, or may be yet.
-        advice: what people can do about it, where the reason does not say it.
+        out_of_space: the server lacks space.
+        by_connection: it concerns all requests of this connection, and not one key or script:
+            another server may be at this address by now, or the user may have changed.
+        foreign_key: another program's value stands at the key.
+        unanswered: the request was sent, and may be executed, now or later.
+        advice: what people can do, where the reason does not say it.
     """
 
     reason: str
@@ -108,7 +108,7 @@ _NO_PERMISSION: Final = re.compile(
 _PERMISSION_NOISE: Final = re.compile(
     "^(NOPERM|ERR) (ACL failure in script: )?| script: .*$|^ACL failure in script: "
 )
-"""What stands around a refusal for want of a right, and is nothing to people."""
+"""Parts of a refusal for want of a right that do not help people."""
 _OTHER_SCHEME: Final = {
     True: ": if there is no TLS at this port, the URL begins with valkey://",
     False: ": if there is TLS at this port, the URL begins with valkeys://",
@@ -117,12 +117,12 @@ _MAYBE_TLS: Final = {
     True: (Reason.NO_ANSWER, Reason.NO_CONNECTION, Reason.CLOSED),
     False: (Reason.CLOSED,),
 }
-"""By whether we talk TLS: what may mean that the server does otherwise."""
+"""By whether we talk TLS: errors that may mean that the server does otherwise."""
 UNREGISTERED: Final = (
     "it is new to this keyspace, or was emptied or restarted, and no program has met it since that "
     "may take or remove locks"
 )
-"""Why a server has no vote of which nobody has noted when it votes, for who may not note it."""
+"""The reason of a server that no client has registered, for a user that may not register it."""
 
 
 def server_error(text: str) -> Exception:
@@ -138,7 +138,7 @@ def check(*answers: object) -> None:
 
 
 def classify(error: Exception, location: ValkeyLocation | None = None) -> VoteFailure:
-    """Return what any error means; with a location it came as a connection was opened."""
+    """Return the failure of any error; with a location it was raised as a connection was opened."""
     text = " ".join(str(error).split())
     if isinstance(error, ErrorReply):
         if _NO_PERMISSION.search(text):
@@ -199,7 +199,7 @@ def _settings(terms: str) -> dict[str, str]:
 def no_majority(
     location: ValkeyLocation, failures: Mapping[int, VoteFailure], *, unknown: bool
 ) -> StoreError | StoreUnavailable:
-    """Return the exception for too few votes, with what keeps each server from its own."""
+    """Return the exception for too few votes, with the reason of each server without one."""
     reasons = reasons_text(location, failures)
     few = f"{location.majority} of {len(location.endpoints)} Valkey servers must agree"
     if len(location.endpoints) == 1:
@@ -216,7 +216,7 @@ def no_majority(
 
 
 def reasons_text(location: ValkeyLocation, failures: Mapping[int, VoteFailure]) -> str:
-    """Say what keeps each server from its vote; once where it is the same."""
+    """Return the reasons of servers without a vote, each reason once."""
     alike: dict[str, list[str]] = {}
     for i, endpoint in enumerate(location.endpoints):
         if i in failures:
@@ -225,12 +225,12 @@ def reasons_text(location: ValkeyLocation, failures: Mapping[int, VoteFailure]) 
 
 
 def advice_for(failures: Iterable[VoteFailure]) -> str:
-    """Say what people can do about these; empty where their words say it, or nobody knows."""
+    """Return what people can do about these; empty: the reasons say it, or there is no advice."""
     return " ".join(dict.fromkeys(failure.advice for failure in failures if failure.advice))
 
 
 def silence_too_long(location: ValkeyLocation, seconds: float) -> StoreError:
-    """Return the exception for a lock that may be silent for longer than is agreed."""
+    """Return the exception for a lock that may be silent for longer than `longest`."""
     return StoreError(
         f"auto_unlock_after is {seconds:g} s, and no lock at {location.url()} may go for more "
         f"than {location.longest:g} s without a heartbeat: a server that was emptied gives "

@@ -37,20 +37,16 @@ from lockclient.stores.valkey.voting.quorum import decoded
 from lockclient.stores.valkey.voting.rounds import (
     MIN_ROUND_S,
     ROUND_PAUSES_S,
-    ROUND_TIMEOUT_S,
     SETTLED_ROUNDS,
     Plan,
     Rounds,
 )
-from lockclient.stores.valkey.wire.broadcast import Round
+from lockclient.stores.valkey.wire.broadcast import ROUND_TIMEOUT_S, Round
 from lockclient.stores.valkey.wire.connection import SCAN_COUNT
-from lockclient.stores.valkey.wire.server import Sent
 from lockclient.threads.backoff import Backoff
 
 _MAX_WARNINGS: Final = 20
-"""Names in warnings that too few servers have."""
 _MAX_READ_LOCKS: Final = 100
-"""Locks whose values are read in one step."""
 _MAX_DIGITS: Final = 15
 """Digits of an announcement's number, as in JSON."""
 _RETRY_S: Final = 3.0
@@ -65,8 +61,7 @@ Folders = Mapping[int, Folder]
 
 
 class _Values(NamedTuple):
-    """The values to read of a folder's keys: fields (none: the keys are strings), and the most
-    bytes of each."""
+    """Values to read of a folder's keys: fields (none: strings), and the most bytes of each."""
 
     fields: tuple[str, ...]
     max_bytes: int
@@ -173,7 +168,6 @@ class KeyListing:
         ]
 
     def held(self, deadline: Deadline) -> Iterable[str]:
-        """Return the names of held locks."""
         folders, _ = self._scan(deadline, {"locks": "push"})
         return self._merge_locks(folders["locks"])[0]
 
@@ -188,11 +182,9 @@ class KeyListing:
             yield f"And {len(texts) - _MAX_WARNINGS} more names are on too few servers."
 
     def thin(self) -> Mapping[str, int]:
-        """Return for held locks that not all servers have how many have them."""
         return {name: votes for name, votes in self._incomplete.items() if isinstance(votes, int)}
 
     def _last_holder(self, name: str) -> str | None:
-        """Return the holder of a lock in the last poll."""
         return _parsed(self._held[name][0])[1] if name in self._held else None
 
     def _merge_locks(
@@ -309,11 +301,8 @@ class KeyListing:
     ) -> Round:
         """Send each of these servers a script with its own arguments, and wait for all."""
         keys = (self._rounds.keys.server,)
-        return self._rounds.servers.ask(
-            {i: Sent(Command(script, keys, args[i])) for i in args},
-            deadline.within(0.0, ROUND_TIMEOUT_S),
-            lambda answers: len(answers) == len(args),
-        )
+        commands = {i: Command(script, keys, args[i]) for i in args}
+        return self._rounds.servers.ask(commands, deadline.within(0.0, ROUND_TIMEOUT_S))
 
     # ------------------------------------------------------------ the index
 

@@ -1,4 +1,4 @@
-"""Location of Valkey or Redis servers: their URL, the keys' prefix, TLS files and user."""
+"""Location of Valkey or Redis servers: URL, prefix of the keys, TLS files and user."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ MAX_SERVERS = 15
 
 @dataclass(frozen=True, slots=True)
 class ValkeyLocation(Servers):
-    """N servers that know nothing of each other, and what all keys in them begin with.
+    """Servers that know nothing of each other, and the prefix of all keys.
 
-    All clients of one lock must name the same ones; user and password are the same on each.
+    All clients of one lock name the same servers; user and password are the same on each.
 
     Attributes:
-        expire: a lock is over soon after its time, which its next taker tells on record; else it
-            stays for a day, so that an unlocker can tell of it.
-        longest: seconds that a lock may go without a heartbeat; one number for the whole
-            keyspace, as a server that was emptied gives no lock for so long.
+        expire: a lock ends with its time, and its next taker writes the record; else its key stays
+            for a day, so that an unlocker removes it.
+        longest: seconds that a lock may go without a heartbeat, in the whole keyspace: an emptied
+            server gives no lock for so long.
     """
 
     root: str = DEFAULT_ROOT
@@ -60,21 +60,20 @@ class ValkeyLocation(Servers):
 
     @property
     def majority(self) -> int:
-        """The number of servers that must agree."""
         return len(self.endpoints) // 2 + 1
 
     @property
     def terms(self) -> str:
         """The settings that all clients of this keyspace must share; each server stores them.
 
-        It has the number of servers, not their names, which may differ between networks.
-        `keys` is the number of what stands in a server: clients before 2 wrote no index.
+        The number of servers, not their names, which may differ between networks. `keys` is the
+        version of the keys: clients before 2 wrote no index.
         """
         expire = " expire=1" if self.expire else ""
         return f"servers={len(self.endpoints)} longest={self.longest:g}{expire} keys=2"
 
     def url(self) -> str:
-        """Return it as a URL, without user, password and certificates."""
+        """Return the URL, without user, password and certificates."""
         query = "&".join(
             (["expire=1"] if self.expire else [])
             + ([f"longest={self.longest:g}"] if self.longest != DEFAULT_LONGEST else [])
@@ -84,7 +83,7 @@ class ValkeyLocation(Servers):
 
     @property
     def where(self) -> str:
-        """The same, for titles."""
+        """The URL, for titles."""
         return self.url()
 
     @classmethod
@@ -105,20 +104,20 @@ class ValkeyLocation(Servers):
                 "it: here all keys are in database 0, below a prefix. Name one, or none, like "
                 f"{parts.scheme}://{parts.netloc}/{DEFAULT_ROOT}."
             )
-        said = dict(parse_qsl(parts.query, keep_blank_values=True))
-        for name in said:
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        for name in options:
             if name not in ("expire", "longest"):
                 raise ValueError(f"It says {name!r}; it can say expire=1 and longest=SECONDS.")
-        if said.get("expire", "1") not in ("0", "1"):
+        if options.get("expire", "1") not in ("0", "1"):
             raise ValueError("expire must be 0 or 1.")
-        longest = said.get("longest", f"{DEFAULT_LONGEST:g}")
+        longest = options.get("longest", f"{DEFAULT_LONGEST:g}")
         if not re.fullmatch("[0-9]{1,8}", longest):
             raise ValueError("longest must be a whole number of seconds, like longest=3600.")
         return cls(
             endpoints=tuple(map(_with_port, parts.netloc.split(","))),
             root=root or DEFAULT_ROOT,
             tls=SCHEMES[parts.scheme],
-            expire=said.get("expire") == "1",
+            expire=options.get("expire") == "1",
             longest=float(longest),
             **cls.said_by(environ, "cacert", "cert", "key", "user", "password", "password_file"),
         )

@@ -48,10 +48,31 @@ A second round removes that of a lock that is never auto-unlocked, and the lock 
 majority has done so. A process that is killed then had a majority; the next taker deletes what a
 minority still has of it (`Taking._purge_stale`). So the key need not expire, and a silent holder
 that is never to be auto-unlocked does not lose its lock with time.
+
+**6. Restored votes.** Servers are patched one after the other, and a restarted one may have
+forgotten each lock: without this a lock held for weeks would end with the third server of five. So
+after a majority has confirmed a push, each server that answered to that very push that the lock is
+free gets it again, with all its fields as of that push.
+
+A lock that another client had meanwhile does not come back. The push itself counts only the servers
+that still had the lock; a restored vote counts for later pushes. It is written only before the end
+of the time that this push confirmed, by the clock of the server itself, which its answer reports,
+so a command that arrives late does nothing. Until then no other client can have a majority (1),
+unless the lock was released or removed. So, push by push, a holder with a majority had one all the
+time.
+
+- *Removed:* a majority has the tombstone `all` and a record, and accepts no such vote any more; the
+  others are no majority.
+- *Released:* a server that has not answered gets a tombstone before its requests are forgotten. A
+  holder that releases at this very moment finds the restored votes here. A release by another
+  process (a script's) may leave the vote of a server, until that expires.
+- *Free at that moment:* a server that has the lock of any client, also of one that is only trying,
+  restores nothing; the next push asks again.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from math import inf
 from typing import Any, Final
@@ -69,52 +90,45 @@ from lockclient.stores.valkey.keys import (
     following,
     holder_of,
     milliseconds,
+    number_of,
     push_of,
     push_to_follow,
     revision_of,
     token_of,
 )
 from lockclient.stores.valkey.lua_scripts import Answers, Command, Reply
-from lockclient.stores.valkey.regrant import restore_votes
-from lockclient.stores.valkey.take import ExpectedHolder, Taking
-from lockclient.stores.valkey.voting.quorum import count, record_of
+from lockclient.stores.valkey.take import Taking
+from lockclient.stores.valkey.voting.quorum import count, decoded, locks, record_of
 from lockclient.stores.valkey.voting.rounds import SETTLED_ROUNDS, OwnLock, Plan, Rounds
+from lockclient.stores.valkey.wire.broadcast import GRACE_S
 
 _RETENTION_MS: Final = milliseconds(RECORD_RETENTION_S)
+_MAX_LATE_S: Final = 1.0
+"""The most seconds after a server's answer in which it restores a vote."""
 
 
-class ValkeyRequestExecutor:
-    """Does the requests of all acquisitions on one set of servers.
-
-    Args:
-        rounds: asks them.
-    """
-
-    def __init__(self, rounds: Rounds) -> None:
-        self._rounds = rounds
-
-    def do(self, request: requests.Request, deadline: Deadline) -> Outcome:
-        """Do a request. Errors: see `Rounds.call`."""
-        if isinstance(request, requests.Take | requests.Reclaim):
-            expected, delivery = ExpectedHolder(), request.delivery or Delivery()
-            if isinstance(request, requests.Reclaim):
-                expected = _reclaimed(request)
-            try:
-                return Taking(self._rounds, request.holder, expected, delivery).run(deadline)
-            except ClusterMutexError:
-                delivery.in_flight = False
-                raise
-        plan: Plan[Outcome] = PLANS[type(request)](self._rounds, request)
-        return self._rounds.call(plan, deadline)
+def do(rounds: Rounds, request: requests.Request, deadline: Deadline) -> Outcome:
+    """Do a request. Errors: see `Rounds.call`."""
+    if not isinstance(request, requests.Take | requests.Reclaim):
+        plan: Plan[Outcome] = PLANS[type(request)](rounds, request)
+        return rounds.call(plan, deadline)
+    delivery = request.delivery or Delivery()
+    expected = _reclaimed(request) if isinstance(request, requests.Reclaim) else ("", "")
+    try:
+        return Taking(rounds, request.holder, expected, delivery).run(deadline)
+    except ClusterMutexError:
+        delivery.in_flight = False
+        raise
 
 
-def _reclaimed(request: requests.Reclaim) -> ExpectedHolder:
+def _reclaimed(request: requests.Reclaim) -> tuple[str, str]:
+    """Return the uuid whose lock may be taken over, and its last push."""
     previous = request.previous
     uuid, seen = previous.uuid or "", max(previous.stamp_revisions)
     if previous.fencing_token != token_of(uuid):
         uuid = "another store's"  # no holder has it
     # A later push wins: the holder is not dead.
-    return ExpectedHolder(uuid, str(push_of(seen)) if seen else "")
+    return uuid, str(push_of(seen)) if seen else ""
 
 
 def _memory(delivery: Delivery | None) -> OwnLock:
@@ -154,7 +168,7 @@ def _push(rounds: Rounds, request: requests.Push) -> Plan[Outcome]:
             own.unconfirmed_push = 0
         if quorum.agrees(answers, "pushed"):
             pushed = max(map(int, _numbers(answers, "pushed")))
-            restore_votes(rounds, request, pushed, answers, own)
+            _restore_votes(rounds, request, pushed, answers, own)
             return Done(revision_of(uuid, pushed))
         moved = [push_to_follow(name, found) for found in _numbers(answers, "moved")]
         if moved and quorum.can_agree(answers, "pushed", "moved"):
@@ -165,8 +179,53 @@ def _push(rounds: Rounds, request: requests.Push) -> Plan[Outcome]:
 
 
 def _numbers(answers: Answers, kind: str) -> list[bytes]:
-    """Return the numbers of the pushes in replies of one kind."""
     return [reply.rest[0] for reply in answers.values() if reply.kind == kind]
+
+
+def _restore_votes(
+    rounds: Rounds, request: requests.Push, push: int, answers: Answers, own: OwnLock
+) -> None:
+    """Restore a lock on servers that have lost it, after a majority has confirmed this push.
+
+    It takes two short rounds, of servers that have just answered. The next push repeats what fails.
+    """
+    name, uuid, unlock_at = request.name, request.uuid, request.stamps.auto_unlock_at
+    replies = {i: reply.rest for i, reply in answers.items() if reply.kind == "not_holder"}
+    empty = {i: now for i, (holder, record, now) in replies.items() if not holder and not record}
+    late_s = min(_MAX_LATE_S, _MAX_LATE_S if unlock_at is None else unlock_at - time.time())
+    if not empty or late_s <= 0 or not (fields := _confirmed(rounds, request, push, answers)):
+        return
+    keys, before = rounds.keys, own.sent
+    where = keys.server, keys.lock(name), keys.tombstone(name, uuid), keys.record(name, uuid)
+    what = fields["take"], fields["expiry"], *(text for pair in fields.items() for text in pair)
+    commands = {
+        i: Command(lua_scripts.RESTORE_VOTE, where, (str(now + int(1000 * late_s)), *what))
+        for i, now in empty.items()
+    }
+    result = rounds.servers.ask(commands, Deadline.after(GRACE_S))
+    if before is None:  # another process has taken the lock, and releases it
+        return
+    for i, sent in result.sent.items():
+        before.setdefault(i, []).append(sent)
+    if own.sent is not before:  # released meanwhile
+        rounds.undo_queue.add(commands, rounds.drop(name, uuid, "all", tombstone=True))
+
+
+def _confirmed(
+    rounds: Rounds, request: requests.Push, push: int, answers: Answers
+) -> dict[str, str]:
+    """Return the lock's fields as of this push, from a server that confirmed it; none: a later push
+    was written since."""
+    confirming = [i for i, reply in answers.items() if reply.kind == "pushed"]
+    command = rounds.reading(request.name, whole=True)
+    commands = dict.fromkeys(confirming, command)
+    result = rounds.servers.ask(commands, Deadline.after(GRACE_S), bool)
+    for uuid, found in locks(result.answers):
+        fields = {field: decoded(value) for field, value in found.items()}
+        numbers = {field: str(number_of(found.get(field, b""))) for field in lua_scripts.NUMBERS}
+        if uuid == request.uuid and numbers["push"] == str(push):
+            return fields | numbers
+    return {}
 
 
 def _unlock(rounds: Rounds, request: requests.Unlock) -> Plan[Outcome]:
@@ -227,7 +286,7 @@ def _publish(rounds: Rounds, name: str, uuid: str, answers: Answers) -> None:
     if listening:
         message = f"{uuid} {max(listening.values())}"
         command = Command(lua_scripts.PUBLISH, (), (rounds.keys.channel(name), message))
-        rounds.once(listening, command, enough=bool)
+        rounds.servers.ask(dict.fromkeys(listening, command), enough=bool)
 
 
 # ---------------------------------------------------------------- others' locks

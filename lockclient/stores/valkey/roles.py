@@ -1,4 +1,4 @@
-"""The least rights of each kind of program, as a script that makes users who have them."""
+"""The least rights of each kind of program, as a script that makes users with them."""
 
 from __future__ import annotations
 
@@ -15,27 +15,26 @@ _ALL: Final = (
     "-@all +info +time +hget +hmget +get +pttl +sscan +strlen "
     "&$root/released/* +subscribe +unsubscribe +psubscribe +punsubscribe"
 )
-"""What every program needs: to read, and to hear. None reads the server's configuration, in which
-its passwords stand."""
-_TELLING: Final = "~$root/* +eval +evalsha +publish +pubsub|numsub (~$root/server +hset)"
-"""What who writes needs besides: to send scripts, to tell, and to say which process a server is."""
+"""Rights of every program: to read and to subscribe. None reads the server's configuration, which
+has its passwords."""
+_SCRIPTS: Final = "~$root/* +eval +evalsha +publish +pubsub|numsub (~$root/server +hset)"
+"""Further rights of writers: to send scripts, to publish, and to register a server."""
 _WRITING: Final = "+hset +del +set +pexpire +persist +sadd +srem +srandmember"
 _LOCKS: Final = "~$root/locks ~$root/locks/* ~$root/withdrawn/*"
 _RECORDS: Final = "~$root/removed ~$root/removed/*"
 _RULES: Final = {
-    "client": f"{_TELLING} ({_LOCKS} {_WRITING})",
+    "client": f"{_SCRIPTS} ({_LOCKS} {_WRITING})",
     "unlocker": (
-        f"{_TELLING} +scan ({_LOCKS} {_RECORDS} ~$root/unlockers ~$root/unlockers/* "
+        f"{_SCRIPTS} +scan ({_LOCKS} {_RECORDS} ~$root/unlockers ~$root/unlockers/* "
         f"~$root/notifications/* {_WRITING})"
     ),
     "dashboard": "%R~$root/* +multi +exec +getrange",
-    "operator": f"{_TELLING} ({_LOCKS} {_RECORDS} {_WRITING})",
+    "operator": f"{_SCRIPTS} ({_LOCKS} {_RECORDS} {_WRITING})",
 }
-"""What each kind needs besides. All may read all, as in etcd.
+"""Further rights of each kind. All may read all, as in etcd.
 
-In parentheses stand selectors: these commands, for these keys alone. A script is checked by the
-same rules with each command that it calls. Who only looks sends none: it could be one that never
-ends.
+Selectors are in parentheses: these commands, for these keys alone. The server checks each command
+that a script calls by the same rules. A dashboard sends no script: one may never end.
 """
 
 
@@ -61,7 +60,7 @@ def setup_script(location: ValkeyLocation, users: Mapping[str, Sequence[str]]) -
 
 
 def _options(location: ValkeyLocation) -> Iterator[str]:
-    """Yield what valkey-cli is told of each server."""
+    """Yield the options of valkey-cli for each server."""
     for endpoint in location.endpoints:
         host, _, port = endpoint.rpartition(":")
         yield f"-h {shlex.quote(host.strip('[]'))} -p {port}"

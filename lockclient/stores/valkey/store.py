@@ -17,12 +17,11 @@ from lockclient.stores.diagnosis_protocol import Finding, Voter
 from lockclient.stores.protocol import Capabilities
 from lockclient.stores.service_protocol import Change, Note
 from lockclient.stores.valkey import diagnosis
-from lockclient.stores.valkey.index_walk import IndexWalk
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.listing import KeyListing
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.lua_scripts import DELETE, Command
-from lockclient.stores.valkey.requests import ValkeyRequestExecutor
+from lockclient.stores.valkey.requests import do
 from lockclient.stores.valkey.unlockers import Unlockers
 from lockclient.stores.valkey.voting.rounds import Plan, Rounds
 from lockclient.stores.valkey.voting.undo_queue import UndoQueue
@@ -52,7 +51,6 @@ class ValkeyStore(PolledStore):
 
     @property
     def keys(self) -> KeyNames:
-        """The names of the keys."""
         return self._servers.keys
 
     def _connect(self) -> None:
@@ -63,10 +61,9 @@ class ValkeyStore(PolledStore):
         self._lock_polls.listen = self._pubsub.listen
         self._rounds = Rounds(self._servers, self._undo_queue)
         self._listing = KeyListing(self._rounds)
-        self._unlockers = Unlockers(self._rounds)
-        self._index_walk = IndexWalk(self._servers, self.background.patient)
+        self._unlockers = Unlockers(self._rounds, self.background.patient)
         self._polling = Polling(self._listing, self.background.patient, self._pubsub.listen_to_all)
-        self._executor = ValkeyRequestExecutor(self._rounds)
+        self._do = partial(do, self._rounds)
 
     def _disconnect(self) -> None:
         super()._disconnect()
@@ -87,7 +84,6 @@ class ValkeyStore(PolledStore):
 
     def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> int:
         self._unlockers.announce(unlocker, value, ttl, deadline)
-        self._index_walk.run_if_due()
         return self._polling.revision_at(monotonic())
 
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:

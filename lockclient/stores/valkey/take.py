@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final
 
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.holder import Holder
@@ -32,13 +32,11 @@ from lockclient.stores.valkey.voting.quorum import GRANTED, count, decoded, lock
 from lockclient.stores.valkey.voting.rounds import (
     MIN_ROUND_S,
     ROUND_PAUSES_S,
-    ROUND_TIMEOUT_S,
     OwnLock,
     Rounds,
 )
 from lockclient.stores.valkey.voting.undo_queue import is_granted
-from lockclient.stores.valkey.wire.broadcast import Round
-from lockclient.stores.valkey.wire.server import Sent
+from lockclient.stores.valkey.wire.broadcast import ROUND_TIMEOUT_S, Round
 from lockclient.threads.backoff import Backoff
 from lockclient.threads.log_queue import get_logger
 
@@ -52,18 +50,8 @@ EXPIRED_TEXT: Final = "It expired: no heartbeat for its whole time, by the serve
 """The reason in the record of a lock that expired (`expire=1`)."""
 
 
-class ExpectedHolder(NamedTuple):
-    """The holder whose lock may be taken over, at the last push that was read; empty: none."""
-
-    uuid: str = ""
-    push: str = ""
-
-
-class StaleEntry(NamedTuple):
-    """A key of a finished try on a server."""
-
-    uuid: str
-    take: str
+Entry = tuple[str, str]
+"""The uuid and the number of the try that wrote a lock's key on a server."""
 
 
 @dataclass(eq=False, slots=True)
@@ -73,13 +61,13 @@ class Taking:
     Attributes:
         rounds: asks the servers.
         holder: takes the lock.
-        expected: the holder whose lock it may take over.
+        expected: the uuid whose lock it may take over, and its last push; empty: none, any.
         delivery: of the acquisition.
     """
 
     rounds: Rounds
     holder: Holder
-    expected: ExpectedHolder
+    expected: tuple[str, str]
     delivery: Delivery
 
     def run(self, deadline: Deadline) -> Outcome:
@@ -87,7 +75,7 @@ class Taking:
         rounds, quorum, after = self.rounds, self.rounds.quorum, self.holder.auto_unlock_after
         if after is not None and after > rounds.location.longest:
             raise errors.silence_too_long(rounds.location, after)
-        splits, undecided, stale = 0, 0, dict[int, StaleEntry]()
+        splits, undecided, stale = 0, 0, dict[int, Entry]()
         pauses = split_pauses = None
         while True:
             if rounds.servers.closed:
@@ -137,14 +125,14 @@ class Taking:
             ),
         )
         self.delivery.in_flight = True
-        requests = {i: Sent(take) for i in rounds.all}
-        result = rounds.servers.ask(requests, until, quorum.decides(*GRANTED))
+        commands = dict.fromkeys(rounds.all, take)
+        result = rounds.servers.ask(commands, until, quorum.decides_take)
         answers = result.answers
         if rounds.location.expire:
             self._record_expired(answers)
         own = self.delivery.memory = self.delivery.memory or OwnLock()
         own.sent = own.sent or {}
-        for i, request in requests.items():
+        for i, request in result.sent.items():
             own.sent.setdefault(i, []).append(request)
         is_in_time = after is None or drifted(monotonic() - began) < after
         granted = count(answers, *GRANTED)
@@ -153,7 +141,7 @@ class Taking:
                 if granted < len(answers):
                     # As in `_purge_stale`; the majority that was asked later names this holder.
                     for i, entry in self._stale_entries(answers).items():
-                        rounds.undo_queue.add({i}, rounds.drop(name, entry.uuid, entry.take))
+                        rounds.undo_queue.add({i}, rounds.drop(name, *entry))
                 return Taken(token_of(uuid), count(answers, "already_taken") > 0), result
             result.failures |= dict.fromkeys(rounds.all, VoteFailure("it did not keep the lock"))
             answers.clear()
@@ -175,7 +163,8 @@ class Taking:
         rounds, keys = self.rounds, self.rounds.keys
         where, uuid = (keys.server, keys.lock(self.holder.name)), self.holder.uuid or ""
         command = Command(lua_scripts.PERSIST, where, (uuid, number))
-        result = rounds.once(rounds.all, command, until, rounds.quorum.decides("persisted"))
+        decided, commands = rounds.quorum.decides("persisted"), dict.fromkeys(rounds.all, command)
+        result = rounds.servers.ask(commands, until, decided)
         return rounds.quorum.agrees(result.answers, "persisted")
 
     def _undo(self, own: OwnLock, number: str) -> None:
@@ -185,7 +174,7 @@ class Taking:
         drop = rounds.drop(name, uuid, number)
         tombstone = rounds.drop(name, uuid, number, tombstone=True)
         granted = [i for i, sent in requests.items() if any(map(is_granted, sent))]
-        result = rounds.once(granted, drop)
+        result = rounds.servers.ask(dict.fromkeys(granted, drop))
         for i in requests.keys() - result.answers.keys():
             rounds.undo_queue.add_when_answered(i, requests[i], drop, tombstone)
 
@@ -212,12 +201,10 @@ class Taking:
         removal = Removal(holder, time.time(), by, AUTO_UNLOCK, EXPIRED_TEXT).without_token()
         what = removal.value(), milliseconds(RECORD_RETENTION_S)
         command = Command(lua_scripts.RECORD, (rounds.keys.record(name, uuid),), what)
-        rounds.once(rounds.all, command, enough=rounds.is_majority)
+        rounds.servers.ask(dict.fromkeys(rounds.all, command), enough=rounds.is_majority)
         log.warning("The lock %r has expired (expire=1): %s", name, removal.describe())
 
-    def _purge_stale(
-        self, answers: Answers, before: Mapping[int, StaleEntry]
-    ) -> dict[int, StaleEntry]:
+    def _purge_stale(self, answers: Answers, before: Mapping[int, Entry]) -> dict[int, Entry]:
         """Delete keys of ended locks that this try and the one before found.
 
         A holder that released its lock while a server was unreachable, and ended before that came
@@ -231,26 +218,26 @@ class Taking:
         """
         rounds, stale = self.rounds, self._stale_entries(answers)
         for i, entry in stale.items():
-            others = sum(_holder(reply) != entry.uuid for reply in answers.values())
+            others = sum(_holder(reply) != entry[0] for reply in answers.values())
             if before.get(i) == entry and others >= rounds.quorum.majority:
-                rounds.once({i}, rounds.drop(self.holder.name, entry.uuid, entry.take))
+                rounds.servers.ask({i: rounds.drop(self.holder.name, *entry)})
         return stale
 
-    def _stale_entries(self, answers: Answers) -> dict[int, StaleEntry]:
+    def _stale_entries(self, answers: Answers) -> dict[int, Entry]:
         """Return by servers the keys of tries that are neither under way nor hold the lock.
 
         A key with a lifetime of more than `longest` has a day besides its own time; others may be
         under way, and expire by themselves.
         """
         longest = float(milliseconds(drifted(self.rounds.location.longest)))
-        stale: dict[int, StaleEntry] = {}
+        stale: dict[int, Entry] = {}
         for i, reply in answers.items():
             if reply.kind == "held":
                 uuid, take, expiry, left = reply.rest
                 lifetime = int(expiry) if expiry.isdigit() else -1
                 is_over = lifetime > longest and left < 1000 * LATE_REQUEST_S
                 if lifetime == 0 or is_over:
-                    stale[i] = StaleEntry(decoded(uuid), decoded(take))
+                    stale[i] = decoded(uuid), decoded(take)
         return stale
 
 

@@ -1,26 +1,41 @@
-"""Unlockers' announcements, and the note that they share.
+"""Unlockers' announcements, the note that they share, and their walk for index entries.
 
 The note is changed by CASPaxos. A reader has a majority promise to accept nothing with a lower
 number than its own; each answers with its note, and the one with the highest number counts. The
 reader writes its new note under the promised number, and the note stands when a majority accepted
 it. The next reader finds every note that stood, since two majorities share a server. It may find
 one that a minority accepted, which stands if the reader writes it again.
+
+Once an hour an unlocker walks each server's keyspace and adds index entries for keys that were
+written by hand.
 """
 
 from __future__ import annotations
 
+import math
 import secrets
 import threading
 import time
 from functools import partial
 from typing import Final
 
-from lockclient.model.clocks import Deadline
+from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.service_protocol import MAX_NOTE_BYTES, Note
+from lockclient.stores.valkey import errors
 from lockclient.stores.valkey.keys import milliseconds, number_of
 from lockclient.stores.valkey.lua_scripts import DELETE, Answers, Command, writing_script
+from lockclient.stores.valkey.voting.quorum import decoded
 from lockclient.stores.valkey.voting.rounds import ROUND_PAUSES_S, Plan, Rounds
+from lockclient.stores.valkey.wire.connection import Connection
 from lockclient.threads.backoff import Backoff
+from lockclient.threads.log_queue import get_logger
+from lockclient.threads.pool import WorkerPool
+
+log = get_logger(__name__)
+
+_WALK_INTERVAL_S: Final = 3600.0
+_WALK_PAUSE_S: Final = 0.01
+"""Seconds between two pages: a million keys take half a minute."""
 
 ANNOUNCE: Final = writing_script("""
 -- KEYS server, announcement; ARGV run, terms, number, text, lifetime
@@ -54,14 +69,18 @@ return {'written'}
 
 
 class Unlockers:
-    """Announcements and the note, of all servers.
+    """What unlockers write on all servers.
 
     Args:
         rounds: asks them.
+        pool: a thread of it walks.
     """
 
-    def __init__(self, rounds: Rounds) -> None:
+    def __init__(self, rounds: Rounds, pool: WorkerPool) -> None:
         self._rounds = rounds
+        self._pool = pool
+        self._walk_due = -math.inf
+        self._is_refusal_logged = False
         self._lock = threading.Lock()
         self._announced = self._promised = 0
         self._nonce = secrets.token_hex(8)  # distinguishes this process's numbers from others'
@@ -80,9 +99,11 @@ class Unlockers:
             (str(self._announced), text, milliseconds(ttl)),
         )
         rounds.call(Plan(command, rounds.is_majority, lambda *_: None), deadline)
+        if monotonic() >= self._walk_due:
+            self._walk_due = monotonic() + _WALK_INTERVAL_S
+            self._pool.submit(self._walk)
 
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
-        """Have a majority delete an announcement."""
         rounds = self._rounds
         command = Command(DELETE, (rounds.keys.announcement(unlocker),), ())
         rounds.call(Plan(command, rounds.is_majority, lambda *_: None), deadline)
@@ -90,7 +111,6 @@ class Unlockers:
     # ------------------------------------------------------------ the note
 
     def read_note(self, deadline: Deadline) -> Note:
-        """See `ServiceStore.read_note`."""
         rounds, pauses = self._rounds, Backoff(*ROUND_PAUSES_S)
         while True:
             with self._lock:
@@ -114,7 +134,6 @@ class Unlockers:
         return None
 
     def write_note(self, value: bytes, seen: Note, deadline: Deadline) -> bool:
-        """See `ServiceStore.write_note`."""
         rounds, quorum = self._rounds, self._rounds.quorum
         command = Command(
             WRITE_PROMISED,
@@ -126,3 +145,28 @@ class Unlockers:
             return quorum.agrees(answers, "written")
 
         return rounds.call(Plan(command, quorum.decides("written"), read), deadline)
+
+    # ------------------------------------------------------------ the index
+
+    def _walk(self) -> None:
+        for endpoint, found in self._rounds.servers.open_all():
+            try:
+                if isinstance(found, Connection):
+                    self._walk_server(found)
+            except errors.FAILED as error:
+                if not self._is_refusal_logged:
+                    self._is_refusal_logged = True
+                    reason = errors.classify(error).reason
+                    log.warning("%s: keys written by hand are not listed: %s", endpoint, reason)
+
+    def _walk_server(self, connection: Connection) -> None:
+        keys = self._rounds.keys
+        for page in connection.scan(("SCAN",), "MATCH", f"{keys.all}*"):
+            if self._rounds.servers.closed:
+                return
+            for index in (keys.lock_index, keys.unlocker_index, keys.record_index):
+                found = [name for name in map(decoded, page) if name.startswith(f"{index}/")]
+                if found:
+                    entries = (name.removeprefix(f"{index}/") for name in found)
+                    connection.command("SADD", index, *entries)
+            time.sleep(_WALK_PAUSE_S)

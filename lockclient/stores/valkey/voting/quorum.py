@@ -34,6 +34,7 @@ class Quorum:
     def __init__(self, servers: int) -> None:
         self.servers = servers
         self.majority = servers // 2 + 1
+        self.decides_take = self.decides(*GRANTED)
 
     # ------------------------------------------------------------ kinds of replies
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -15,13 +15,12 @@ from lockclient.stores.valkey.keys import LATE_REQUEST_S, milliseconds
 from lockclient.stores.valkey.lua_scripts import Answers, Command, Reply
 from lockclient.stores.valkey.voting.quorum import Quorum
 from lockclient.stores.valkey.voting.undo_queue import UndoQueue
-from lockclient.stores.valkey.wire.broadcast import Broadcast, Enough, Round
+from lockclient.stores.valkey.wire.broadcast import ROUND_TIMEOUT_S, Broadcast, Enough
 from lockclient.stores.valkey.wire.server import Sent
 from lockclient.threads.backoff import Backoff
 
 Result = TypeVar("Result")
 
-ROUND_TIMEOUT_S: Final = 2.0
 SETTLED_ROUNDS: Final = 3
 """Rounds of a read after which the answers of a majority count, although they decide nothing."""
 MIN_ROUND_S: Final = 0.1
@@ -82,7 +81,6 @@ class Rounds:
         self.tries = itertools.count(1)  # a uuid belongs to one process, so its numbers only grow
 
     def is_majority(self, answers: Answers) -> bool:
-        """Tell whether a majority has answered."""
         return len(answers) >= self.quorum.majority
 
     def call(self, plan: Plan[Result], deadline: Deadline) -> Result:
@@ -101,8 +99,10 @@ class Rounds:
                 answers.clear()
             missing = [i for i in self.all if i not in answers]
             until = deadline.within(0.0, ROUND_TIMEOUT_S)
-            result = self.once(
-                missing, plan.command, until, lambda new: together({**answers, **new})
+            result = self.servers.ask(
+                dict.fromkeys(missing, plan.command),
+                until,
+                lambda new: together({**answers, **new}),
             )
             answers.update(result.answers)
             rounds += 1
@@ -112,20 +112,6 @@ class Rounds:
             resent |= bool(result.silent)
             error = errors.no_majority(self.location, result.failures, unknown=resent)
             self.pause_or_raise(error, deadline, pauses)
-
-    def once(
-        self,
-        which: Collection[int],
-        command: Command,
-        until: Deadline | None = None,
-        enough: Enough | None = None,
-    ) -> Round:
-        """Ask these servers once, until `enough` have answered (all, unless that is given)."""
-        return self.servers.ask(
-            {i: Sent(command) for i in which},
-            until or Deadline.after(ROUND_TIMEOUT_S),
-            enough or (lambda answers: len(answers) == len(which)),
-        )
 
     @staticmethod
     def pause_or_raise(

@@ -128,7 +128,7 @@ class UndoQueue:
             return _IN_FLIGHT
         if (command := undo.command()) is None:
             return None
-        result = self._servers.ask({i: Sent(command)}, Deadline.after(_TIMEOUT_S), bool)
+        result = self._servers.ask({i: command}, Deadline.after(_TIMEOUT_S))
         failure = result.failures.get(i)
         return None if failure is None or failure.foreign_key else failure
 

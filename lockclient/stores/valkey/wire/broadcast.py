@@ -24,16 +24,11 @@ from lockclient.stores.valkey import errors
 from lockclient.stores.valkey.errors import VoteFailure
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.location import ValkeyLocation
-from lockclient.stores.valkey.lua_scripts import Answers, Reply
-from lockclient.stores.valkey.wire.connection import (
-    ANSWER_TIMEOUT_S,
-    NOTHING_VOUCHED,
-    Connection,
-    ServerUnusable,
-    Vouched,
-)
+from lockclient.stores.valkey.lua_scripts import Answers, Command, Reply
+from lockclient.stores.valkey.wire.connection import ANSWER_TIMEOUT_S, Connection, ServerUnusable
 from lockclient.stores.valkey.wire.server import Sent, Server
 
+ROUND_TIMEOUT_S: Final = 2.0
 GRACE_S: Final = 0.1
 """Seconds in which the remaining servers may still answer when there are enough votes."""
 _MAX_ROUND_S: Final = 0.1
@@ -77,7 +72,7 @@ class Round:
     """
 
     servers: list[Server]
-    sent: Mapping[int, Sent]
+    sent: dict[int, Sent] = field(default_factory=dict)
     answers: dict[int, Reply] = field(default_factory=dict)
     silent: set[int] = field(default_factory=set)
     failures: dict[int, VoteFailure] = field(default_factory=dict)
@@ -89,10 +84,17 @@ class Round:
     _connected: deque[int] = field(default_factory=deque)
     _wakeup: WakeUp | None = None
 
-    def run(self, began: float, until: Deadline, enough: Enough) -> None:
+    def run(
+        self,
+        commands: Mapping[int, Command],
+        began: float,
+        until: Deadline,
+        enough: Enough | None,
+    ) -> None:
         """Ask all, and gather the answers."""
         try:
-            for i in self.sent:
+            for i, command in commands.items():
+                self.sent[i] = Sent(command)
                 self._ask(i, until)
             self._gather(began, until, enough)
         finally:
@@ -107,7 +109,7 @@ class Round:
             limit = Deadline(sent_at + ANSWER_TIMEOUT_S)
             self.servers[i].read_late(self.sent[i], connection, limit)
 
-    def _gather(self, began: float, until: Deadline, enough: Enough) -> None:
+    def _gather(self, began: float, until: Deadline, enough: Enough | None) -> None:
         """Read all answers until there are enough, or no further one can arrive."""
         last, satisfied = until, False
         while self._awaited or self._connecting:
@@ -126,7 +128,7 @@ class Round:
                     self._wakeup.clear()
                     while self._connected:
                         self._ask(self._connected.popleft(), until)
-            if not satisfied and enough(self.answers):
+            if enough is not None and not satisfied and enough(self.answers):
                 satisfied = True
                 now = monotonic()
                 last = Deadline(min(until, now + GRACE_S + now - began))
@@ -153,12 +155,10 @@ class Round:
                 self._poll.register(connection.fd, select.POLLIN)
 
     def _end(self, i: int, failure: VoteFailure) -> None:
-        """End a request that was not sent."""
         self.sent[i].answer = failure
         self._count(i)
 
     def _count(self, i: int) -> None:
-        """Count a server's answer."""
         answer = self.sent[i].answer
         if isinstance(answer, Reply):
             self.answers[i] = answer
@@ -208,26 +208,31 @@ class Broadcast:
             Server(i, location, self.keys, owners, partial(on_news, i)) for i in self.all
         ]
 
-    def ask(self, sent: Mapping[int, Sent], until: Deadline, enough: Enough) -> Round:
-        """Ask these servers at once, until `enough` have answered, or the deadline.
+    def ask(
+        self,
+        commands: Mapping[int, Command],
+        until: Deadline | None = None,
+        enough: Enough | None = None,
+    ) -> Round:
+        """Ask these servers at once, until `enough` have answered (None: all), or the deadline.
 
         The others then have `GRACE_S` more: the answer of a healthy server is on its way.
         """
-        this, began = Round(self._servers, sent), monotonic()
-        this.run(began, until, enough)
+        this, began = Round(self._servers), monotonic()
+        this.run(commands, began, until or Deadline.after(ROUND_TIMEOUT_S), enough)
         self.round_s += (min(monotonic() - began, _MAX_ROUND_S) - self.round_s) / 16
         return this
 
     def open_all(
-        self, vouched: Vouched = NOTHING_VOUCHED
+        self, *, idle: bool = False, kept: bool | None = None
     ) -> Iterator[tuple[str, Connection | VoteFailure]]:
         """Yield each server's address, and a new connection to it, or why there is none.
 
-        The connection is closed when the next one is asked for.
+        The connection is closed before the next one opens. See `Connection.identify`.
         """
         for server in self._servers:
             try:
-                connection = server.open(vouched)
+                connection = server.open(idle=idle, kept=kept)
             except ServerUnusable as refusal:
                 yield server.endpoint, refusal.failure
             else:
@@ -260,7 +265,6 @@ class Broadcast:
         return {server.endpoint: server.reason_without_vote() for server in self._servers}
 
     def close(self) -> None:
-        """Close all connections."""
         self.closed = True
         for server in self._servers:
             server.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import valkey.connection
 from libvalkey import pack_command
@@ -35,21 +35,6 @@ _MAX_SMALL_BYTES: Final = 8192
 """Bytes that the system takes from an idle connection without a wait."""
 _MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 """Bytes of one answer: twice the longest, a hundred locks with the longest values."""
-
-
-class Vouched(NamedTuple):
-    """An operator's statements about a server.
-
-    Attributes:
-        idle: nobody holds a lock, so the server may vote at once.
-        kept: it writes everything to its disk before it answers, or does not; None: no statement.
-    """
-
-    idle: bool = False
-    kept: bool | None = None
-
-
-NOTHING_VOUCHED: Final = Vouched()
 
 
 class ServerUnusable(ValkeyError):
@@ -140,8 +125,14 @@ class Connection(valkey.connection.Connection):
         self._sock.settimeout(0)  # see `_Parser`
         self.fd, self._terms = self._sock.fileno(), self.location.terms
 
-    def identify(self, keys: KeyNames, vouched: Vouched) -> None:
+    def identify(self, keys: KeyNames, *, idle: bool, kept: bool | None) -> None:
         """Read which process this is, and register it, so that it votes when it may.
+
+        Args:
+            keys: the names of the keys.
+            idle: an operator vouches that nobody holds a lock, so that it votes at once.
+            kept: an operator vouches that it writes everything to its disk before it answers, or
+                takes that back; None: neither.
 
         Raises:
             ServerUnusable: it gives no locks.
@@ -159,15 +150,15 @@ class Connection(valkey.connection.Connection):
             self.run_id,
             self._terms,
             "1" if info.get("aof_enabled") == "1" else "0",
-            "" if vouched.kept is None else str(int(vouched.kept)),
-            str(int(vouched.idle)),
+            "" if kept is None else str(int(kept)),
+            str(int(idle)),
             milliseconds(self.location.longest),
         )
         register = Command(REGISTER, (keys.server,), args)
         try:
             answer = self._ask(register)
         except errors.ErrorReply as error:
-            if not errors.may_run_no_script(error) or vouched != NOTHING_VOUCHED:
+            if not errors.may_run_no_script(error) or idle or kept is not None:
                 raise
             self.is_reader = True
             answer = self._ask(register)
@@ -245,7 +236,6 @@ class Connection(valkey.connection.Connection):
             sock.settimeout(0)
 
     def command(self, *words: str) -> Any:
-        """Send a command and wait for its answer."""
         until = Deadline.after(CONNECT_TIMEOUT_S)
         self.write([words], until)
         answer = self._parser.next_answer(until)
@@ -253,7 +243,6 @@ class Connection(valkey.connection.Connection):
         return answer
 
     def scan(self, begin: Words, *options: str) -> Iterator[list[bytes]]:
-        """Yield the pages of SCAN, or of SSCAN and a key."""
         cursor = "0"
         while True:
             following, page = self.command(*begin, cursor, *options, "COUNT", SCAN_COUNT)
@@ -284,7 +273,7 @@ class Connection(valkey.connection.Connection):
 
 
 class _TlsConnection(valkey.connection.SSLConnection, Connection):
-    """A connection over TLS: valkey-py wraps the socket."""
+    """valkey-py wraps the socket."""
 
 
 def connected(location: ValkeyLocation, endpoint: str) -> Connection:

@@ -7,11 +7,8 @@ has subscribers. A hint may get lost with a connection, so waiters and followers
 from __future__ import annotations
 
 import select
-from collections import deque
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 from valkey.exceptions import InvalidResponse
@@ -28,19 +25,17 @@ from lockclient.threads.pool import IDLE_S, Repeating, WorkerPool
 log = get_logger(__name__)
 
 _RECONNECT_PAUSE_S: Final = 2.0
-"""Seconds between two tries to reach a server."""
 _QUIET_S: Final = 5.0
 """Seconds without a message after which a server has to prove that the connection works."""
 _PROOF_TIMEOUT_S: Final = 2.0
-"""Seconds for that proof."""
 _SPREAD: Final = 2.0
 _MAX_SPREAD_S: Final = 0.5
 """After a release each process pauses for a random time: up to `_SPREAD` rounds for each other
 process, and no longer than this. So one process takes the lock before the next one asks."""
 
 Hear = Callable[[str, float], None]
-"""Called with `subscribe` when a server begins to send hints, also after a break in which some were
-lost, or `message`; and the seconds to pause."""
+"""Called with `subscribe` when a server begins to send hints, `back` when it does so after a break
+that may have lost some, or `message`; and the seconds to pause."""
 
 
 @dataclass(eq=False, frozen=True)
@@ -55,19 +50,6 @@ class Listener:
         self.end(self)
 
 
-class _Channel:
-    """The listeners of one channel, and its last release: each server publishes that."""
-
-    def __init__(self) -> None:
-        self.listeners: list[Listener] = []
-        self.last_hint = b""
-
-    def call(self, news: str, pause: float) -> None:
-        """Call each different function of the listeners once."""
-        for hear in dict.fromkeys(listener.hear for listener in self.listeners):
-            hear(news, pause)
-
-
 class PubSub:
     """Subscribes to all servers while there are listeners, and then runs a thread.
 
@@ -78,12 +60,12 @@ class PubSub:
     def __init__(self, servers: Broadcast) -> None:
         self._servers = servers
         self._keys = servers.keys
-        self._requests: deque[tuple[bool, Listener]] = deque()
+        self._listeners: dict[Listener, None] = {}
         self._worker = WorkerPool("hints", 1)
         self._serving = Repeating(self._worker.submit, self._serve)
         self._wakeup: WakeUp | None = None  # while the thread serves
         self._closed = False
-        self._channels: dict[str, _Channel] = {}  # the thread's own
+        self._last_hints: dict[str, bytes] = {}  # by channel: each server publishes a release
 
     def listen(self, name: str, hear: Hear) -> Listener:
         """Call `hear` with each release of a lock from now on, once."""
@@ -96,77 +78,73 @@ class PubSub:
         """
 
         def hear(news: str, _pause: float) -> None:
-            if news == "message":  # the caller polls by itself after a break
+            if news != "subscribe":  # the caller reads all at the beginning anyway
                 notify()
 
         return self._listen(self._keys.channels, hear)
 
     def _listen(self, channel: str, hear: Hear) -> Listener:
-        listener = Listener(channel, hear, partial(self._request, False))
-        self._request(True, listener)
+        listener = Listener(channel, hear, self._remove)
+        self._listeners[listener] = None
+        self._wake()
         return listener
 
-    def _request(self, comes: bool, listener: Listener) -> None:
-        """Have the thread add a listener, or remove it."""
-        # The caller appends the request, then reads `_wakeup`. The thread clears `_wakeup`, then
-        # reads the requests. So at least one of them sees the other, and the thread serves.
-        self._requests.append((comes, listener))
-        if not self._wake() and not self._closed:
-            self._serving.run_within(0)
-
-    def close(self) -> None:
-        """End the thread."""
-        self._closed = True
+    def _remove(self, listener: Listener) -> None:
+        self._listeners.pop(listener, None)
         self._wake()
-        self._worker.close()
 
-    def _wake(self) -> bool:
-        """Wake the thread; return False if it does not serve."""
+    def _wake(self) -> None:
+        # The caller adds a listener, then reads `_wakeup`. The thread clears `_wakeup`, then reads
+        # the listeners. So at least one of them sees the other, and the thread serves.
         wakeup = self._wakeup
         if wakeup is not None:
             wakeup.set()
-        return wakeup is not None
+        elif self._listeners and not self._closed:
+            self._serving.run_within(0)
+
+    def close(self) -> None:
+        self._closed = True
+        self._wake()
+        self._worker.close()
 
     # ------------------------------------------------------------ the thread
 
     def _serve(self) -> float | None:
         """Serve until there was no listener for a while; return 0.0 to be called again."""
-        if not self._requests:
-            return None
         wakeup = self._wakeup = WakeUp()
         subscribers = [_Subscriber(self._servers, i) for i in self._servers.all]
-        self._channels = {}
         idle = Deadline.after(IDLE_S)
         try:
-            while not self._closed and (self._channels or self._requests or not idle.expired()):
+            while not (self._closed or idle.expired()):
                 wakeup.clear()
-                self._apply_requests()
-                if self._channels:
+                hears = self._hears()
+                if hears:
                     idle = Deadline.after(IDLE_S)
                 for subscriber in subscribers:
-                    subscriber.update(self._channels)
-                self._wait(wakeup, subscribers)
+                    subscriber.update(hears)
+                self._wait(wakeup, subscribers, hears)
         finally:
             self._wakeup = None
             wakeup.close()
             for subscriber in subscribers:
                 subscriber.close()
-        return 0.0 if self._requests and not self._closed else None
+        return 0.0 if self._listeners and not self._closed else None
 
-    def _apply_requests(self) -> None:
-        channels = self._channels
-        while self._requests:
-            comes, listener = self._requests.popleft()
-            if comes:
-                channels.setdefault(listener.channel, _Channel()).listeners.append(listener)
-            elif (channel := channels.get(listener.channel)) is not None:
-                with suppress(ValueError):
-                    channel.listeners.remove(listener)
-                if not channel.listeners:
-                    del channels[listener.channel]
+    def _hears(self) -> dict[str, dict[Hear, None]]:
+        """Return by channel the functions to call, each once."""
+        hears: dict[str, dict[Hear, None]] = {}
+        for listener in list(self._listeners):
+            hears.setdefault(listener.channel, {})[listener.hear] = None
+        for channel in self._last_hints.keys() - hears.keys():
+            del self._last_hints[channel]
+        return hears
 
-    def _wait(self, wakeup: WakeUp, subscribers: Collection[_Subscriber]) -> None:
-        """Wait for messages or requests, and deliver the messages."""
+    def _wait(
+        self,
+        wakeup: WakeUp,
+        subscribers: Collection[_Subscriber],
+        hears: Mapping[str, Collection[Hear]],
+    ) -> None:
         poll = select.poll()
         poll.register(wakeup.fd, select.POLLIN)
         connections = {}
@@ -177,20 +155,21 @@ class PubSub:
         for fd, _ in poll.poll(1000 * _RECONNECT_PAUSE_S / 2):
             if fd in connections:
                 subscriber, connection = connections[fd]
-                self._deliver(subscriber.read(connection))
+                self._deliver(subscriber.read(connection), hears)
 
-    def _deliver(self, messages: list[tuple[str, str, bytes]]) -> None:
-        listening: dict[str, int] = {}  # one call, however many releases there were meanwhile
-        for kind, name, payload in messages:
-            if (channel := self._channels.get(name)) is None:
-                continue
-            if kind == "subscribe":
-                channel.call(kind, 0.0)
-            elif kind == "message" and channel.last_hint != payload:
-                channel.last_hint = payload
-                listening[name] = number_of(payload.partition(b" ")[2], 4)
-        for name, number in listening.items():
-            self._channels[name].call("message", self._pause(number))
+    def _deliver(
+        self, messages: list[tuple[str, str, bytes]], hears: Mapping[str, Collection[Hear]]
+    ) -> None:
+        news: dict[tuple[str, str], float] = {}  # one call, however many releases there were
+        for kind, channel, payload in messages:
+            if kind in ("subscribe", "back"):
+                news[kind, channel] = 0.0
+            elif kind == "message" and self._last_hints.get(channel) != payload:
+                self._last_hints[channel] = payload
+                news[kind, channel] = self._pause(number_of(payload.partition(b" ")[2], 4))
+        for (kind, channel), pause in news.items():
+            for hear in hears.get(channel, ()):
+                hear(kind, pause)
 
     def _pause(self, listening: int) -> float:
         """Return the pause after a release that so many connections received."""
@@ -209,12 +188,11 @@ def _message(answer: Any) -> tuple[str, str, bytes]:
 
 
 class _Subscriber:
-    """A connection that listens to one server."""
-
     def __init__(self, servers: Broadcast, i: int) -> None:
         self.connection: Connection | None = None
         self._servers, self._server = servers, i
         self._subscribed: set[str] = set()
+        self._interrupted: set[str] = set()
         self._last_message_at = 0.0
         self._proof_asked_at: float | None = None
         self._next_try = 0.0
@@ -241,6 +219,7 @@ class _Subscriber:
             self._send(connection, "SUBSCRIBE", {*wanted} - self._subscribed)
             self._send(connection, "UNSUBSCRIBE", self._subscribed - {*wanted})
             self._subscribed = set(wanted)
+            self._interrupted &= self._subscribed
         except errors.FAILED as error:
             self._disconnected(error)
 
@@ -267,11 +246,14 @@ class _Subscriber:
             self._send(connection, "SUBSCRIBE", {self._servers.keys.channel("")})
 
     def read(self, connection: Connection) -> list[tuple[str, str, bytes]]:
-        """Return the messages that have arrived."""
         messages: list[tuple[str, str, bytes]] = []
         self._last_message_at, self._proof_asked_at = monotonic(), None
         try:
-            messages += map(_message, connection.receive())
+            for kind, channel, payload in map(_message, connection.receive()):
+                if kind == "subscribe" and channel in self._interrupted:
+                    self._interrupted.discard(channel)
+                    kind = "back"
+                messages.append((kind, channel, payload))
         except errors.FAILED as error:
             self._disconnected(error)
         return messages
@@ -285,8 +267,7 @@ class _Subscriber:
         self._next_try = monotonic() + _RECONNECT_PAUSE_S
 
     def close(self) -> None:
-        """Close the connection."""
         if self.connection is not None:
             self.connection.close()
-        self.connection, self._proof_asked_at = None, None
-        self._subscribed = set()
+        self._interrupted |= self._subscribed
+        self.connection, self._proof_asked_at, self._subscribed = None, None, set()

@@ -22,13 +22,7 @@ from lockclient.stores.valkey.errors import VoteFailure
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.lua_scripts import Command, Reply
-from lockclient.stores.valkey.wire.connection import (
-    NOTHING_VOUCHED,
-    Connection,
-    ServerUnusable,
-    Vouched,
-    connected,
-)
+from lockclient.stores.valkey.wire.connection import Connection, ServerUnusable, connected
 from lockclient.threads.log_queue import get_logger
 from lockclient.threads.pool import Repeating, WorkerPool
 
@@ -171,22 +165,20 @@ class Server:
         return None
 
     def give_back(self, connection: Connection) -> None:
-        """Store an idle connection."""
         self._idle.append(connection)  # before `closed` is read, so that `close` finds it
         if self.closed or len(self._idle) > _MAX_IDLE_CONNECTIONS:
             with suppress(IndexError):
                 self._idle.pop().close()
 
     def connect(self) -> None:
-        """Open another idle connection; called by a worker."""
         if self.failure is None:
             try:
                 self.give_back(self.open())
             except ServerUnusable as refusal:
                 self.mark_failed(refusal.failure)
 
-    def open(self, vouched: Vouched = NOTHING_VOUCHED) -> Connection:
-        """Return a new connection to the server.
+    def open(self, *, idle: bool = False, kept: bool | None = None) -> Connection:
+        """Return a new connection to the server; see `Connection.identify`.
 
         Raises:
             ServerUnusable: it was not reached, or gives no locks.
@@ -194,7 +186,7 @@ class Server:
         try:
             connection = connected(self._location, self.endpoint)
             try:
-                connection.identify(self._keys, vouched)
+                connection.identify(self._keys, idle=idle, kept=kept)
                 self._own(connection)
             except BaseException:
                 connection.close()
