@@ -1,8 +1,7 @@
-"""`AsyncClusterMutex`: `ClusterMutex` for asyncio, by the same engine and the same steps.
+"""`AsyncClusterMutex`: `ClusterMutex` for asyncio; an event loop drives the steps of `acquisition`.
 
-Requests go over grpc.aio on the event loop that awaits them. The background threads of the process
-watch, renew the lease of the tickets, detect losses and clean up: also while a loop is blocked, and
-after its end.
+The event loop that awaits a request sends it, over grpc.aio. Background threads watch keys, renew
+the leases of tickets, detect losses and clean up, so a blocked or closed loop stops none of that.
 """
 
 from __future__ import annotations
@@ -134,14 +133,14 @@ _running: set[asyncio.Task[Any]] = set()
 
 
 async def _by_deputy(work: Coroutine[Any, Any, Result]) -> Result:
-    """Await an acquisition in a task of its own, which goes on if this one is cancelled.
+    """Await an acquisition in a deputy: a task that continues if the calling one is cancelled.
 
     A request that is cancelled in flight may take the lock at any time, unless a tombstone disarms
-    it. Its answer most likely comes in a moment, and then no tombstone is needed. So the caller
-    calls `Attempt.withdraw_in_background`, which waits for that answer as it does in threads.
+    it. Its answer probably arrives soon, and then no tombstone is needed. So the deputy awaits the
+    answer, and the cancelled caller calls `Attempt.withdraw_in_background`.
 
-    If the loop ends first, the deputy is cancelled with all other tasks, or never goes on: then its
-    steps are closed, or the scheduler's thread finds them unanswered. Either leaves the tombstone.
+    If the loop ends first, it either cancels the deputy, which closes the steps, or never runs the
+    deputy again; then the scheduler's thread finds no answer. In both cases a tombstone is written.
     """
     loop = asyncio.get_running_loop()
     ended, deputy = loop.create_future(), loop.create_task(work)
@@ -152,7 +151,7 @@ async def _by_deputy(work: Coroutine[Any, Any, Result]) -> Result:
         if not ended.done():
             ended.set_result(None)
         elif not deputy.cancelled():
-            deputy.exception()  # asyncio does not complain: no caller is left to fetch it
+            deputy.exception()  # no caller is left to fetch it, and asyncio would log it
 
     deputy.add_done_callback(end)
     await ended
@@ -160,7 +159,7 @@ async def _by_deputy(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 class AsksStoreAsync:
-    """Reads from the store: the lock's holder and its waiters."""
+    """The methods that read the lock's holder and its waiters from the store."""
 
     __slots__ = ()
 
@@ -178,8 +177,8 @@ class AsksStoreAsync:
 class AsyncHeldLock(BaseHeldLock, AsksStoreAsync):
     """One acquisition of a lock by `AsyncClusterMutex`; see `HeldLock`.
 
-    Any task or callback may use it. The mutex keeps it as long as the task lives that acquired it;
-    a task that ends without a release leaves the lock to the unlocker.
+    Any task or callback may use it. The mutex refers to it until the task that acquired it ends.
+    If that task ends without a release, the unlocker removes the lock.
     """
 
     __slots__ = ("_loop",)
@@ -224,7 +223,7 @@ class AsyncHeldLock(BaseHeldLock, AsksStoreAsync):
             self._raise_exit_error(failure, error)
 
     def _call(self, on_lost: OnLost, lost: LockLost) -> None:
-        """Call back on the loop, or in this thread if the loop is closed."""
+        """Call `on_lost` on the loop, or in this thread if the loop is closed."""
 
         def call(run: Callable[[Coroutine[Any, Any, object]], object]) -> None:
             result = on_lost(lost)
@@ -277,7 +276,7 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync):
         return self._acquire(self._limit(blocking, timeout), *self._from_here(), block=None)
 
     def _from_here(self) -> tuple[CallerLocks, str | None]:
-        """Return the caller's acquired locks and stack, at the call and not where it is awaited."""
+        """Return the locks and the stack of the caller, not of the task that awaits the result."""
         return caller_locks(), capture() if self._capture_backtrace else None
 
     async def _acquire(
@@ -305,7 +304,7 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync):
     def _call_on_own(
         self, what: str, call: Callable[[AsyncHeldLock], Coroutine[Any, Any, None]]
     ) -> Coroutine[Any, Any, None]:
-        """Find the caller's acquisition now; a refusal is raised where the result is awaited."""
+        """Find the caller's acquisition now; awaiting the result raises a refusal."""
         try:
             return call(self._acquisitions.require_own(what))
         except ClusterMutexError as refusal:
@@ -333,7 +332,7 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync):
         trace: TracebackType | None,
     ) -> Coroutine[Any, Any, None]:
         """Release what the statement acquired, and nothing else."""
-        entered, statement[:] = statement[0], LEFT  # from here on the coroutine releases it
+        entered, statement[:] = statement[0], LEFT  # from now on the coroutine releases it
         if entered.is_placeholder:  # called a second time
             return _settled()
         try:
@@ -367,7 +366,7 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync):
         __exit__ = __enter__
 
 
-if not TYPE_CHECKING:  # a copy, whose name the error of an unknown keyword has
+if not TYPE_CHECKING:  # a copy with its own name, for the error of an unknown keyword
     _init = BaseMutex.__init__
     AsyncClusterMutex.__init__ = update_wrapper(
         FunctionType(_init.__code__, _init.__globals__, argdefs=_init.__defaults__), _init

@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 
 class AsksStore:
-    """Reads from the store: the lock's holder and its waiters."""
+    """The methods that read the lock's holder and its waiters from the store."""
 
     __slots__ = ()
 
@@ -53,17 +53,17 @@ def _exit_block(
     error: BaseException | None,
     _trace: TracebackType | None,
 ) -> None:
-    """Release what the block's `__enter__` took, unless it was released inside."""
+    """Release what the block's `__enter__` acquired, unless the block released it."""
     if statement[0].is_placeholder:  # `__exit__` was called before
         return
     held = statement[0].held or owner._find_manual_block()
     if not isinstance(held, HeldLock):
         return
-    statement[0].held = held  # if an interrupt ends this function, the callback releases it
+    statement[0].held = held  # if an interrupt ends this function, `Statement.undo` releases it
     try:
         if "release" in held._holding.one_time or held._holding.is_inherited:
             held.release()  # in a fork's child it raises `LockNotHeld`
-        statement[:] = LEFT  # this removes the exit's weakref callback
+        statement[:] = LEFT  # frees the Statement, so that `undo` is not called
     except ClusterMutexError as failure:
         held._raise_exit_error(failure, error)
 
@@ -72,8 +72,8 @@ class HeldLock(BaseHeldLock, AsksStore):
     """One acquisition of a lock, from `acquire` or `with` to its release.
 
     Any thread or callback may use it. After a loss its methods raise `LockLost`, after its release
-    `LockNotHeld`, whatever happens to the mutex. `with held:` releases it at the block's end, and
-    raises RuntimeError if it is in a block already.
+    `LockNotHeld`, even if the mutex holds the lock again. `with held:` releases it at the end of
+    the block, and raises RuntimeError if it is in a block already.
     """
 
     __slots__ = ()
@@ -82,8 +82,8 @@ class HeldLock(BaseHeldLock, AsksStore):
         """Report progress: push the alert and the auto-unlock into the future.
 
         Within `min(1 s, expected_runtime / 50)` of the last push (in a bucket 1.2 s) it only
-        compares the clock, so hot loops may call it. Without `force` an unreachable store raises
-        nothing before the lock's deadline. With `force` it always sends a heartbeat.
+        compares the clock, so hot loops may call it. While the store is unreachable, it raises
+        nothing before the lock's deadline. With `force` it always sends a heartbeat, and raises.
 
         Raises:
             LockNotHeld: it was released.
@@ -94,7 +94,7 @@ class HeldLock(BaseHeldLock, AsksStore):
             self._require_held("alive()")
             try:
                 run(self._holding.pushing(force=force), self._holding.store)
-            except StoreUnavailable as error:  # no thread could be started: nothing was sent
+            except StoreUnavailable as error:  # the system gave no thread: nothing was sent
                 if force:
                     raise
                 self._holding.acquisition.last_push_error = str(error)
@@ -117,8 +117,9 @@ class HeldLock(BaseHeldLock, AsksStore):
             if not holding.one_time.pop("release", False):  # atomic: one caller releases
                 self._require_held("release()")
                 return
-            # Inside a handler waiting could deadlock, so the background releases. As the
-            # interpreter ends no thread runs: the lock stays until its auto-unlock.
+            # A signal handler or a finalizer on top of our own code could deadlock if it waited, so
+            # the background releases. While the interpreter ends, no background thread runs, and
+            # the lock stays until its auto-unlock.
             if is_inside() or sys.is_finalizing():
                 undo(holding)
                 holding.check()
@@ -229,7 +230,7 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
             if store.background.run_shielded(drive, attempt.steps(), store):
                 return self._adopt(attempt.holding, caller_locks(), None)
             return None
-        except BaseException:  # a second interrupt can't skip this: `undo` is one C call
+        except BaseException:  # `undo` is one C call, so a second interrupt can't skip it
             undo(attempt)
             raise
 

@@ -1,4 +1,4 @@
-"""The common part of the mutexes of threads and of asyncio: all that does not wait."""
+"""`BaseMutex`: the common part of `ClusterMutex` and `AsyncClusterMutex`; nothing here waits."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ Held = TypeVar("Held", bound=BaseHeldLock)
 
 
 class BaseMutex(Generic[Held]):
-    """A lock's name, how to hold it, and this object's acquisitions of it."""
+    """A lock's name, the options of its acquisitions, and this object's acquisitions."""
 
     _held_type: type[Held]
     _caller = staticmethod(this_thread)
@@ -101,7 +101,7 @@ class BaseMutex(Generic[Held]):
             default_store.prepare()
         else:
             default_store.require_store(store)
-        # Here, and not at the first acquisition: the first call takes a while.
+        # Called here, so that the first acquisition finds the results cached.
         process_token(), user_name(os.geteuid()), container()
         self._given_store = store
         self._on_lost = on_lost
@@ -169,13 +169,13 @@ class BaseMutex(Generic[Held]):
             raise ValueError("can't specify a timeout for a non-blocking call")
         if not blocking:
             return 0.0
-        if timeout == -1:  # of a number only: a computed `timedelta` may have run out
+        if timeout == -1:  # not `timedelta(seconds=-1)`, which is an error below
             return self._timeout
         if timeout is None:
             return math.inf
         if isinstance(timeout, str | timedelta):
             timeout = to_seconds("timeout", timeout)
-        if not timeout >= 0:  # not a number, too
+        if not timeout >= 0:  # NaN, too
             raise ValueError("timeout value must be a non-negative number")
         if timeout > threading.TIMEOUT_MAX:
             raise OverflowError("timeout value is too large")
@@ -209,7 +209,7 @@ class BaseMutex(Generic[Held]):
         return attempt
 
     def _adopt(self, holding: Holding | None, locks: CallerLocks, block: Block) -> Held:
-        """Make the held lock of a caller's successful acquisition."""
+        """Return the held lock of an acquisition that has succeeded, as the caller's own."""
         assert holding is not None
         if not self._capture_backtrace:
             holding.line = calling_line()
@@ -259,13 +259,13 @@ class BaseMutex(Generic[Held]):
     def _timed_out(self) -> Steps[LockTimeout]:
         """Return the error, with the holder if the store answers at once."""
         limit, seen = self._timeout, None
-        # A silent store has this time for the answer, one that refuses connections has none.
+        # A store that does not answer gets this time; one that refuses connections gets none.
         at_once = Deadline.after(0.0).within(WITHDRAW_ANSWER_S, WITHDRAW_ANSWER_S)
         try:
             seen = yield from reading(self.name, at_once, waiters=True)
         except ClusterMutexError as error:
             extra = {"lock": self.name}
-            log.debug("Who holds %r could not be asked: %s", self.name, error, extra=extra)
+            log.debug("The holder of %r could not be read: %s", self.name, error, extra=extra)
         if seen is None:
             return LockTimeout.after(limit, self.name)
         waiting = len(seen.waiters) if self._store().can.queue else None
@@ -279,7 +279,7 @@ class BaseMutex(Generic[Held]):
 
 
 class Named(Protocol):
-    """A lock about which a store can be asked: a mutex or a held lock."""
+    """A mutex or a held lock: an object with the name of a lock and its store."""
 
     @property
     def name(self) -> str:
@@ -309,7 +309,7 @@ def require_queue(store: MutexStore) -> None:
 
 
 def held_by(seen: ReadResult) -> Holder | None:
-    """Return the lock's holder; None: no client holds it, or it is broken, without a uuid."""
+    """Return the lock's holder; None: the lock is free, or broken (it has no uuid)."""
     return seen.holder if seen.holder is not None and seen.holder.uuid is not None else None
 
 

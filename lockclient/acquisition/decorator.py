@@ -1,4 +1,4 @@
-"""Functions that hold a lock while they run, and jobs that are skipped where it is held."""
+"""Decorator: a function holds a lock while it runs; a job is skipped if another holder has it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 def holding(mutex: BaseMutex[Any], function: Any, *, skip: bool = False) -> Any:
-    """Return a function that holds the lock; with `skip` a held lock makes it return None."""
+    """Return a function that holds the lock; with `skip` it returns None if the lock is held."""
     if any(inspect.iscoroutinefunction(part) for part in _parts(function)):
         _refuse(function)
     entered: Any = _trying_once(mutex) if skip else mutex
@@ -46,7 +46,7 @@ def holding_async(mutex: BaseMutex[Any], function: Any, *, skip: bool = False) -
 
 
 def _parts(function: Any) -> tuple[Any, ...]:
-    """Return what shows a function's kind; refuse methods' marks and generators (`TypeError`)."""
+    """Return the objects that tell if a function is async; TypeError for a generator."""
     if isinstance(function, classmethod | staticmethod) or not callable(function):
         raise TypeError(
             f"{function!r} is no function: write the mutex below `@classmethod` and the like."
@@ -59,7 +59,7 @@ def _parts(function: Any) -> tuple[Any, ...]:
 
 
 def _finished(function: object, result: Result) -> Result:
-    """Return the result of a call, unless the function's work would be done after the release."""
+    """Return a call's result; TypeError: its work would be done after the release."""
     if inspect.isgenerator(result) or inspect.isasyncgen(result) or inspect.isawaitable(result):
         for end in "close", "cancel":  # a coroutine, a task
             getattr(result, end, lambda: None)()
@@ -75,9 +75,9 @@ def _refuse(function: object) -> NoReturn:
 
 
 def _trying_once(mutex: BaseMutex[Any]) -> Any:
-    """Return a copy that shares the acquisitions and does not wait.
+    """Return a copy of the mutex that shares its acquisitions and has timeout 0.
 
-    So a job acquires its lock by `with`, in which no interrupt leaves it held.
+    So `with` acquires a job's lock, and no interrupt leaves the lock held.
     """
     copy = type(mutex).__new__(type(mutex))
     copy.__dict__.update(mutex.__dict__, _timeout=0.0)
@@ -86,7 +86,10 @@ def _trying_once(mutex: BaseMutex[Any]) -> Any:
 
 @contextmanager
 def _skipping(function: object, lock: str, skip: bool) -> Iterator[Callable[[], None]]:
-    """Skip a job whose lock is held, and log it; call the result as the job begins."""
+    """Catch the LockTimeout before the job began, and log that it is skipped.
+
+    The job calls the yielded function as it begins.
+    """
     name = getattr(function, "__qualname__", None) or repr(function)
     begun = not skip
 

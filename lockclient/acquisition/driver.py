@@ -1,6 +1,7 @@
-"""Generators for acquire, push and release; `drive` runs them in a thread, `drive_async` on a loop.
+"""Driver: runs the steps of an acquire, a push or a release in the calling thread.
 
-Each yields a request, or a `NextEvent`. Its driver sends back the answer, or throws the error.
+Steps are a generator that yields requests and `NextEvent`s. The driver sends each answer back into
+it, or throws the error. `aio.drive_async` does that on an event loop.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ Steps = Generator[tuple[Request, Deadline] | NextEvent, Any, Result]
 
 
 class ThreadInbox:
-    """The inbox of a waiting thread, which no event loop blocks."""
+    """The `Inbox` of a waiting thread."""
 
     waiter_group: Hashable = None
 
     def __init__(self) -> None:
-        # Before Python 3.13 a stopped process may hang in `SimpleQueue.get(timeout=)`.
+        # Not SimpleQueue: before Python 3.13 its `get(timeout=…)` may hang in a stopped process.
         self._events: Queue[WatchEvent] = Queue()
         self.put = self._events.put
 
@@ -72,4 +73,4 @@ def drive(steps: Steps[Result], store: MutexStore) -> Result:
         result: Result = end.value
         return result
     finally:
-        steps.close()  # raises GeneratorExit in unfinished steps, which withdraw
+        steps.close()  # raises GeneratorExit in unfinished steps, which then withdraw

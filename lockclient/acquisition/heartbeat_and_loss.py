@@ -1,13 +1,14 @@
-"""A lock that is held: pushes, loss detection, release."""
+"""Holding: sends the heartbeats of one held lock, detects its loss, and releases it."""
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 from weakref import ref
 
 from lockclient.acquisition.driver import Steps, drive
@@ -29,20 +30,26 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 WATCH_DELAY_S = 1.0
-"""Seconds between the acquisition and the watch: a short critical section costs two requests."""
+"""Seconds from the acquisition to its watch: so a short critical section costs two requests."""
 LOG_FLUSH_S = 0.1
-"""Seconds that `on_lost` waits for the loss to be in the log."""
+"""Seconds that `on_lost` waits until the log's handlers have the loss."""
 PUSH_TRY_S = 2.0
-"""Seconds that `alive()` waits for a store that does not answer, unless it is forced."""
+"""Seconds that `alive()` without `force` waits for a store that does not answer."""
+
+
+class LostListener(Protocol):
+    """A `HeldLock`, as this file sees it."""
+
+    def _call_on_lost(self, lost: LockLost) -> None: ...
 
 
 class Holding:
-    """Heartbeats, loss detection and release of one held lock.
+    """Heartbeats, loss detection and release of one held lock; the program has its `HeldLock`.
 
-    The program has a `HeldLock`, to which this refers weakly.
+    This refers to the `HeldLock` weakly, so that only the program keeps it alive.
 
     No thread holds a Python lock while it waits for a store, so a signal handler can't deadlock.
-    The lock is lost at its deadline whatever requests are in flight, even if the store is frozen.
+    At its deadline the lock is lost, whatever requests are in flight, even if the store is frozen.
 
     Args:
         acquisition: its state machine, in the state `HELD`.
@@ -62,13 +69,13 @@ class Holding:
         self.acquisition = acquisition
         self.store = store
         self.release_at_exit = release_at_exit
-        self.handle: ref[Any] | None = None
+        self.handle: Callable[[], LostListener | None] | None = None  # a weak reference
         self.is_inherited = False  # in a fork's child: the parent process holds it
-        self.line: str | None = None  # source line of the acquisition, without a backtrace
+        self.line: str | None = None  # source line of the acquisition, if it has no backtrace
         self.observation: Observation | None = None  # where the program has instruments
-        self.thread: ref[Any] | None = None  # freed when the acquiring thread ends; for keepalive
+        self.thread: ref[object] | None = None  # freed when the acquiring thread ends
         self.keepalive = keepalive
-        # Two one-time actions. `dict.pop` is atomic: the thread whose `pop` returns True does it.
+        # Two one-time actions. `dict.pop` is atomic: exactly one thread gets True, and acts.
         self.one_time = {"report": True, "release": True}
         self._is_settled = False  # released, or handed to the background
         self._watch: Subscription | None = None
@@ -85,7 +92,7 @@ class Holding:
 
     @property
     def ended(self) -> bool:
-        """True if it was released or withdrawn, or belongs to the parent of this fork."""
+        """True if it was released or withdrawn, or if a fork's parent holds it."""
         return "release" not in self.one_time
 
     def claim_release(self) -> bool:
@@ -97,14 +104,14 @@ class Holding:
     def pushing(self, *, force: bool) -> Steps[None]:
         """Push the stamps, or raise `LockLost`.
 
-        Before the deadline an unanswered push raises only with `force`; the next call retries.
+        Until the deadline an unanswered push raises only with `force`; the next call retries.
         """
         self.check()
         now = Now.read()
         acquisition = self.acquisition
         failure: ClusterMutexError | None = None
         patience = protocol.STORE_TIMEOUT_S if force else PUSH_TRY_S
-        # Wait no longer than to the deadline: later the lock is lost.
+        # Wait until the deadline at most: then the lock is lost.
         limit = Deadline(min(acquisition.deadline, now.monotonic + patience))
         try:
             while True:
@@ -117,7 +124,7 @@ class Holding:
             failure = error
         is_first = not acquisition.last_push_error
         acquisition.last_push_error = str(failure or "")
-        self.check()  # no answer by the deadline is a loss
+        self.check()  # without an answer the deadline may have passed
         if failure is None:
             if self.store.can.pace:
                 acquisition.limit_pace(self.store.can.pace, monotonic())
@@ -125,7 +132,7 @@ class Holding:
         if force:
             raise failure
         self.acquisition.postpone_push(monotonic() + RETRY_S)
-        if is_first and not isinstance(failure, StoreClosed):  # once for an outage
+        if is_first and not isinstance(failure, StoreClosed):  # one warning per outage
             log.warning(
                 "The stamps of %r could not be pushed; it stays held for %.0f s more: %s",
                 acquisition.name,
@@ -157,7 +164,7 @@ class Holding:
         """Raise `LockLost` if it is lost."""
         lost = self.loss()
         if lost is not None:
-            # A copy each time: an error that is raised repeatedly gathers tracebacks.
+            # A copy each time, because an error that is raised again gathers tracebacks.
             raise copy(lost)
 
     # ------------------------------------------------------------ in the background
@@ -196,14 +203,14 @@ class Holding:
             if not self.ended:
                 drive(self.pushing(force=False), self.store)
         except LockLost:
-            return  # `check` has reported it
+            return  # `check` has scheduled its report
         finally:
             self._pushing = False
 
     def _watch_from(self, revision: int) -> None:
         observed = partial(self._observed, {"gap": True})
         self._watch = self.store.watch(WatchTarget(self.acquisition.name), revision, observed)
-        if self._task.cancelled:  # released in the meantime, so `forget` did not see it
+        if self._task.cancelled:  # released meanwhile, and `forget` saw no watch
             self._watch.close()
 
     def _pause(self) -> float:
@@ -219,7 +226,7 @@ class Holding:
     def _observed(self, first_gap: dict[str, bool], event: WatchEvent) -> None:
         """Called by the watch's threads: note the event; a background thread reads the lock.
 
-        A watch may report several gaps; the read after the first opens a new watch.
+        A watch may report several gaps. One read, after the first gap, opens a new watch.
         """
         if event.gap:
             needs_read = first_gap.pop("gap", False)
@@ -253,15 +260,15 @@ class Holding:
     def _schedule_report(self) -> None:
         """Have the scheduler's thread log a loss, call `on_lost` and end the watch, all once.
 
-        A handler or finalizer may call this while its thread holds one of our locks: it takes none.
-        An interrupt may end it, so each call schedules the report until it was taken.
+        A signal handler or a finalizer may call this at any line, so it takes no lock. An interrupt
+        may end it at any line, so later calls schedule the report again until one has begun.
         """
         if (lost := self.acquisition.loss) and self.handle is not None:
-            held_by_process.pop(self.acquisition.uuid, None)  # a lost lock may be taken over
+            held_by_process.pop(self.acquisition.uuid, None)  # its identity may reclaim it now
             if "report" in self.one_time:
                 scheduler.shared.after(0, partial(self._report_once, lost, self.handle()))
 
-    def _report_once(self, lost: LockLost, held: Any) -> None:
+    def _report_once(self, lost: LockLost, held: LostListener | None) -> None:
         """Called by the scheduler's thread."""
         if self.one_time.pop("report", False):
             if self.observation is not None:
@@ -271,13 +278,13 @@ class Holding:
             on_lost_threads.submit(self._unwatch)
 
     @staticmethod
-    def _log_then_call_back(lost: LockLost, held: Any) -> None:
-        try:  # the log first: the callback may end the process
+    def _log_then_call_back(lost: LockLost, held: LostListener | None) -> None:
+        try:  # log first, because the callback may end the process
             log.error("%s", lost, extra=naming(lost))
             log_queue.flush(LOG_FLUSH_S)
         finally:
             if held is not None:
-                with suppress(Exception):  # logged where it was called
+                with suppress(Exception):  # `_call_on_lost` has logged it
                     held._call_on_lost(lost)
 
     # ------------------------------------------------------------ the end
@@ -285,7 +292,7 @@ class Holding:
     def releasing(self, timeout: float | None = None) -> Steps[None]:
         """Release the lock, for the caller to which `claim_release` returned True.
 
-        `timeout`: seconds to wait for the answer. Without one the background retries the release.
+        If no answer comes within `timeout` seconds, the background retries the release.
 
         Raises:
             LockLost: another client removed it, or its time ran out.
@@ -293,7 +300,7 @@ class Holding:
         """
         acquisition = self.acquisition
         lost = acquisition.check(monotonic())
-        # Cancel timer and watch first: the unlock's own event must not count as a loss.
+        # End timer and watch first: the watch event of the unlock must not count as a loss.
         self.forget()
         patience = protocol.STORE_TIMEOUT_S if lost is None else PUSH_TRY_S
         if timeout is not None:
@@ -301,18 +308,18 @@ class Holding:
         try:
             outcome = yield acquisition.unlock_request(), Deadline(monotonic() + patience)
         except BaseException as error:  # no answer, or a cancellation
-            self.release_in_background()  # past the deadline only, the store may still have it
+            self.release_in_background()  # even past the deadline the store may have the lock
             if lost is None or not isinstance(error, ClusterMutexError):
                 raise
             self._schedule_report()
             raise copy(lost) from error
         was_handed_over = self._is_settled
         self._is_settled = True
-        # Without a removal record the background may have released it: that is no loss.
+        # If the background released it meanwhile, there is no removal record, and no loss.
         if isinstance(outcome, NotHolder) and not (was_handed_over and outcome.removal is None):
             acquisition.note_unlock_refused(outcome)
-        if acquisition.may_arrive_late and (withdraw := acquisition.start_withdrawal()):
-            self.store.background.clean_up(withdraw)  # a take that was sent again may still arrive
+        if acquisition.may_arrive_late:  # a take that was sent again may still arrive
+            self._withdraw()
         if acquisition.loss is not None:
             self._schedule_report()
             raise copy(acquisition.loss)
@@ -320,7 +327,7 @@ class Holding:
             self.observation.released(answered=True)
 
     def release_in_background(self) -> None:
-        """Have the background release it, for as long as that takes; idempotent."""
+        """Have the background retry the release until the store answers; idempotent."""
         self.claim_release()
         self.forget()
         if self._is_settled:
@@ -328,11 +335,14 @@ class Holding:
         self._is_settled = True
         if self.observation is not None and self.acquisition.loss is None:
             self.observation.released(answered=False)
+        self._withdraw()
+
+    undo = release_in_background
+
+    def _withdraw(self) -> None:
         withdraw = self.acquisition.start_withdrawal()
         if withdraw is not None:
             self.store.background.clean_up(withdraw)
-
-    undo = release_in_background
 
     def forget(self) -> None:
         """End its timer and its watch."""
@@ -342,7 +352,7 @@ class Holding:
         held_by_process.pop(self.acquisition.uuid, None)
         held = None if self.handle is None else self.handle()
         if held is not None:
-            self.handle = ref(held)  # replaces the Handle: collection needs no report now
+            self.handle = ref(held)  # without a callback: nothing is left to warn of
 
     def _unwatch(self) -> None:
         if self._watch is not None:
@@ -350,8 +360,8 @@ class Holding:
 
 
 held_by_process: dict[str, Holding] = {}
-"""All locks that this process holds, by their uuids: neither this process nor a fork's child takes
-one of them over by its identity."""
+"""All locks that this process holds, by their uuids. Neither this process nor a fork's child
+reclaims one of them by its identity."""
 
 on_lost_threads = WorkerPool("on-lost", 1000)
 

@@ -1,8 +1,8 @@
-"""`HeldLock`: one acquisition as an object.
+"""`HeldLock`: the object that `acquire()` returns; everything in it that sends no request.
 
-The mutex refers to its held lock, and that to `on_lost`; the background refers to it weakly. So a
-HeldLock that the program can't release any more is garbage-collected. Then its heartbeats end, the
-lock stays in the store until its auto-unlock, and a warning names the line that acquired it.
+The mutex refers to the HeldLock, and the HeldLock to `on_lost`. The background refers to it weakly.
+So a HeldLock that the program can't release any more is garbage-collected. Then its heartbeats end,
+the lock stays in the store until its auto-unlock, and a warning names the line that acquired it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = get_logger(__name__)
 
 OnLost = Callable[[LockLost], object]
 Block = Literal["statement", "manual"] | None
-"""The block that releases it: a `with`, a manual `__enter__()` of the mutex, or none."""
+"""The block that releases the lock: a `with`, a manual `__enter__()` of the mutex, or none."""
 
 NO_FENCING = (
     "has no number that only grows, so it can't tell an earlier holder from a later one: "
@@ -46,11 +46,9 @@ class Handle(ref["BaseHeldLock"]):
 
     holding: Holding
 
-    def on_collected(self) -> None:
-        """Called by the scheduler's thread after the HeldLock was collected."""
+    def undo(self) -> None:
+        """Called by the scheduler's thread after the HeldLock was garbage-collected."""
         leaked_locks.on_collected(self.holding)
-
-    undo = on_collected
 
 
 class _ThreadLife:
@@ -61,7 +59,7 @@ _thread = threading.local()
 
 
 class BaseHeldLock:
-    """The common part of the held locks of threads and of asyncio: all that sends no request."""
+    """The base of `HeldLock` and `AsyncHeldLock`."""
 
     __slots__ = ("__weakref__", "_acquisition", "_block", "_holding", "_on_lost")
 
@@ -127,7 +125,7 @@ class BaseHeldLock:
         self._require_held("check_health()")
 
     def _push_due(self) -> bool:
-        """Return whether `alive()` has anything to do: the check that hot loops make."""
+        """Return whether `alive()` has to do anything; hot loops call this."""
         acquisition = self._acquisition
         return (
             monotonic() >= acquisition.quiet_until
@@ -166,7 +164,7 @@ class BaseHeldLock:
             self._holding.release_in_background()
 
     def _call_on_lost(self, lost: LockLost) -> None:
-        """Call `on_lost` in this thread, which the callback may block."""
+        """Call `on_lost` in this thread; the callback may block it."""
         if self._on_lost is not None:
             self._call(self._on_lost, lost)
 
@@ -174,14 +172,14 @@ class BaseHeldLock:
         raise NotImplementedError
 
     def _log_failed_call(self) -> None:
-        """Log the exception that is being handled."""
+        """Log the exception that is being handled: the program's `on_lost` raised it."""
         text = "on_lost of the lock %r failed."
         log.error(text, self.name, exc_info=True, extra=naming(self))  # noqa: LOG014
 
     # ------------------------------------------------------------ as a context manager
 
     def _enter(self, statement: Any) -> None:
-        """Mark that the block which begins releases this lock; RuntimeError: another one does."""
+        """Have the block that begins release this lock; RuntimeError: another block does."""
         self._require_held("the block")
         if self._block is not None:
             raise RuntimeError(
@@ -192,10 +190,11 @@ class BaseHeldLock:
             statement.held = self
 
     def _raise_exit_error(self, failure: ClusterMutexError, error: BaseException | None) -> None:
-        """Handle `failure`, a release's error at the end of a block whose body raised `error`.
+        """Handle `failure`, which the release at the end of a block raised.
 
-        No body error: raise the failure. A store's failure: log it. The body raised another
-        Exception: raise the loss from it. Else the body's error passes.
+        `error` is what the body raised. Without one raise the failure. Log a failure of the store.
+        Raise a loss from the body's error, if that is an Exception and no loss itself. Else do
+        nothing, so that the body's error passes.
         """
         if error is None:
             raise failure

@@ -1,6 +1,7 @@
-"""Left behind: held locks whose object was garbage-collected, and those held as the program ends.
+"""Leaked locks: their `HeldLock` was garbage-collected, or the program ends while it holds them.
 
-Both are left to alert and auto-unlock; a warning names the line that acquired them.
+The unlocker removes them at their auto-unlock. A warning names the line that acquired them. A lock
+with `release_at_exit` is released as the program ends.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ RELEASE_AT_EXIT_S = 1.0
 
 
 def _at_exit() -> None:
-    """Release each held lock, or name it; finalizers after this release none."""
+    """Called in `atexit`: release each held lock that wants it, and warn of the others."""
     until = Deadline.after(RELEASE_AT_EXIT_S)
     scheduler.shared.flush(RELEASE_AT_EXIT_S)  # interrupted acquisitions are withdrawn
     unreleased = [held for held in list(held_locks.held_by_process.values()) if held.healthy]
-    # The releases first: a handler of the log may block.
+    # Release first, then warn, because a handler of the log may block.
     for held in sorted(unreleased, key=lambda held: not held.release_at_exit):
         if held.release_at_exit:
             _release(held, until.remaining())
@@ -48,7 +49,7 @@ calls[Order.LOCKS] = _at_exit
 def _release(held: Holding, seconds: float) -> None:
     if held.claim_release():
         try:
-            # In this thread: from Python 3.12 on no other one can be started any more.
+            # In this thread, because from Python 3.12 on `atexit` can start no thread.
             drive(held.releasing(seconds), held.store)
         except ClusterMutexError as error:
             text = "could not release %r, taken at %s; unless it is gone all the same, %s: %s"
@@ -62,10 +63,11 @@ def _warn_at_exit(held: Holding, text: str, *more: object) -> None:
 
 
 def on_collected(held: Holding) -> None:
-    """Called when its HeldLock was collected: stop its heartbeats, and warn later.
+    """Called by the scheduler's thread for a collected HeldLock: end its heartbeats, warn later.
 
-    It stays watched and in `held_by_process`, so that no other thread of the same identity takes it
-    over. The warning comes later, because a finalizer that was collected with it may release it.
+    The lock stays watched and in `held_by_process`, so that no other thread of its identity
+    reclaims it. The warning comes later, because a finalizer of another garbage-collected object
+    may release the lock first.
     """
     held.keepalive = None
     scheduler.shared.after(FINALIZERS_S, partial(_warn_of_leak, held))
@@ -98,7 +100,7 @@ def _until(held: Holding) -> str:
 def _warn(message: str, where: str) -> None:
     """Warn as Python does of a file that was not closed, at the line that acquired the lock."""
     filename, _, line = where.rpartition(":")
-    with suppress(ResourceWarning):  # with warnings as errors no caller could catch it here
+    with suppress(ResourceWarning):  # if warnings are errors: no caller could catch this one
         warnings.warn_explicit(
             message, ResourceWarning, filename or where, int(line) if line.isdecimal() else 1
         )

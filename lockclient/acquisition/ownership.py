@@ -1,8 +1,8 @@
 """Ownership: which acquisition a call on a mutex object means.
 
-A `HeldLock` means its own acquisition. Threads and tasks may share a mutex object, so a call on it
-follows one rule: it means the caller's own newest unreleased acquisition; else the object's only
-unreleased one; else it raises `LockNotHeld`. The caller is the running task, or else the thread.
+A call on a `HeldLock` means that acquisition. Threads and tasks may share a mutex object, so a call
+on it means the caller's own newest unreleased acquisition; else the object's only unreleased one;
+else it raises `LockNotHeld`. The caller is the running task, or else the thread.
 
 Nothing here takes a lock, because a signal handler or a finalizer may call in at any line. Threads
 share one dictionary, and each operation on it is atomic.
@@ -41,7 +41,7 @@ _caller_locks: ContextVar[CallerLocks] = ContextVar("clustermutex_caller_locks",
 
 
 def this_thread() -> tuple[str, str]:
-    """Return the calling thread's name and actor; every acquisition calls this.
+    """Return the calling thread's name and actor, the id that the store shows.
 
     The system reuses the ids of ended threads, so an actor also has a number that this process
     never reuses. `threading.current_thread()` would add an entry for each thread that Python did
@@ -129,10 +129,10 @@ class Acquisitions(Generic[Held]):
         return [taken for taken in list(self._taken.values()) if not taken[1]._holding.ended]
 
     def add(self, held: Held, owner: object) -> None:
-        """Note an acquisition that has just succeeded.
+        """Add an acquisition that has just succeeded.
 
-        It forgets the owner's earlier lost ones: the owner has gone on. It keeps those of others,
-        so that a call by each owner still raises `LockLost`.
+        This forgets the owner's earlier lost acquisitions. It keeps those of other owners, so that
+        a call by each of them still raises `LockLost`.
         """
         lost = []
         for uuid, (earlier_owner, earlier) in list(self._taken.items()):
@@ -175,7 +175,7 @@ class Acquisitions(Generic[Held]):
     def manual_block(self) -> Held | None:
         """Return the acquisition that a manual `__exit__` closes; None: it was released.
 
-        (The exit of a `with` statement knows its own, see `with_statement`.)
+        (The exit of a `with` statement has its own, see `with_statement`.)
 
         Raises:
             LockNotHeld: several manual blocks are open, and none is the caller's own.
@@ -208,9 +208,9 @@ _lost: ContextVar[BaseHeldLock | None] = ContextVar("clustermutex_lost", default
 
 
 def for_on_lost(held: BaseHeldLock, call: Callable[[], object]) -> Callable[[], Any]:
-    """Return `call` in a context in which calls on the mutex mean this lost acquisition.
+    """Return `call`, wrapped: while it runs, calls on the mutex mean this lost acquisition.
 
-    They can't mean the next holder's. An error is logged with the lock's name, and raised.
+    So they can't mean the next holder's. An error is logged with the lock's name, and raised.
     """
 
     def logged() -> None:

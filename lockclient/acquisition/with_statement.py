@@ -47,12 +47,10 @@ class Statement(weakref.ref["partial[Any]"]):
     is_placeholder: bool
     where: Where
 
-    def on_collected(self) -> None:
+    def undo(self) -> None:
         """Called after the exit was garbage-collected: release the lock if the exit did not."""
         if self.held is not None and not self.is_placeholder:
             self.held._release_in_background()
-
-    undo = on_collected
 
 
 class Exit:
