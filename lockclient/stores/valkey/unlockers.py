@@ -69,7 +69,7 @@ return {'written'}
 
 
 class Unlockers:
-    """What unlockers write on all servers.
+    """Announcements, the note and index entries, on all servers.
 
     Args:
         rounds: asks them.
