@@ -184,14 +184,16 @@ class ObjectState:
 
     @property
     def tombstone_expires_at(self) -> float:
-        """Time of the bucket's clock until which a late create must find something here."""
-        text = self.metadata.get("late_until")
-        if text is not None:
-            with suppress(ValueError):
-                if isfinite(expires_at := float(text)):
-                    return expires_at
-            return self.created_at + LATE_REQUEST_S
-        return 0.0 if self.tombstone_uuid is None else self.created_at + LATE_REQUEST_S
+        """Time of the bucket's clock until which a late create must find an object; 0: no time.
+
+        A `late_until` that is no number, or that a tombstone lacks, is a day after the upload.
+        """
+        if "late_until" not in self.metadata and self.tombstone_uuid is None:
+            return 0.0
+        with suppress(ValueError):
+            if isfinite(expires_at := float(self.metadata.get("late_until", ""))):
+                return expires_at
+        return self.created_at + LATE_REQUEST_S
 
     def holder(self, name: str, body: bytes | None = None) -> Holder:
         """Return the holder, with the whole `about` if the body is given."""

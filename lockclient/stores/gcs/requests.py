@@ -39,13 +39,13 @@ checks the access token when a request arrives, and by then it has expired.
 
 A late take over a tombstone names its version: a withdrawal uploads another one in its place.
 
-**3. Callers that stop waiting.** If a task is cancelled or a thread interrupted, the thread
-that sends its take goes on to the end of its try, and a withdrawal waits a moment for it
+**3. Callers that stop waiting.** If a task is cancelled or a thread interrupted, the thread that
+sends its take goes on to the end of its try, and a withdrawal waits a moment for it
 (`Delivery.answered`). After an answer nothing can arrive late, and no tombstone is left.
 
 **4. Not covered**: a process that is killed between its create and the end of its take, and a front
-end that sends a create again after it has answered it (HTTP forbids that of a POST), and after the
-release. The lock then stands for a dead holder until its auto-unlock.
+end that repeats a create after it was done and the lock was released (HTTP forbids that of a POST).
+The lock then stands for a dead holder until its auto-unlock.
 """
 
 from __future__ import annotations
