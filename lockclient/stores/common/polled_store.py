@@ -47,7 +47,8 @@ class PolledStore(OpenedStore):
     # ------------------------------------------------------------ MutexStore
 
     def send(self, request: Request, deadline: Deadline) -> Outcome:
-        self._check_open(request)
+        if self._closing:
+            self._check_open(request)
         if isinstance(request, Take) and (poll := self._lock_polls.polls.get(request.holder.name)):
             return poll.take(request, partial(self._do, request, deadline))
         outcome = self._do(request, deadline)

@@ -113,11 +113,7 @@ _OTHER_SCHEME: Final = {
     True: ": if there is no TLS at this port, the URL begins with valkey://",
     False: ": if there is TLS at this port, the URL begins with valkeys://",
 }
-_MAYBE_TLS: Final = {
-    True: (Reason.NO_ANSWER, Reason.NO_CONNECTION, Reason.CLOSED),
-    False: (Reason.CLOSED,),
-}
-"""By whether we talk TLS: errors that may mean that the server does otherwise."""
+"""By whether we talk TLS: advice where the server may do otherwise."""
 UNREGISTERED: Final = (
     "it is new to this keyspace, or was emptied or restarted, and no program has met it since that "
     "may take or remove locks"
@@ -155,8 +151,9 @@ def classify(error: Exception, location: ValkeyLocation | None = None) -> VoteFa
     if why is None:
         return VoteFailure(_cut(text) or type(error).__name__)
     reason = why.value + _VARIABLES.get(why, "")
-    if location is not None and why in _MAYBE_TLS[location.tls]:
-        reason += _OTHER_SCHEME[location.tls]
+    if location is not None:
+        is_silent = location.tls and why in (Reason.NO_ANSWER, Reason.NO_CONNECTION)
+        reason += _OTHER_SCHEME[location.tls] if is_silent or why is Reason.CLOSED else ""
     advice = _NETWORK_ADVICE if why in _NETWORK else ADVICE.get(why, "")
     return VoteFailure(reason, permanent=why in _OF_THIS_PROCESS, advice=advice)
 

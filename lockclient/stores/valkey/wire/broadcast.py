@@ -251,7 +251,7 @@ class Broadcast:
         for endpoint, why in self.votes().items():
             if why:
                 yield f"{endpoint} has no vote: {why}."
-        not_durable = [server.endpoint for server in self._servers if server.may_forget]
+        not_durable = [server.endpoint for server in self._servers if not server.durable]
         if not_durable:
             they_have = "it has" if len(not_durable) == 1 else "they have"
             yield (

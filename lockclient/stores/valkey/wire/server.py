@@ -70,6 +70,7 @@ class Server:
     Attributes:
         failure: why the server can't be asked; None: it can.
         closed: no connection is stored any more.
+        durable: False if it may lose confirmed writes and no operator vouched for it.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Server:
         self._on_news = on_news
         self._idle = deque[Connection]()
         self._run_id = ""
-        self._durable = True
+        self.durable = True
         self._quarantine_ends: float | None = None  # by this machine's wall clock
         self._down_since: float | None = None
         self._probing = Repeating(self.workers.submit, self._probe)
@@ -202,8 +203,8 @@ class Server:
         if other != self._i:
             reason = f"it is the same server as {self._location.endpoints[other]}"
             raise ServerUnusable(VoteFailure(reason, permanent=True))
-        self._durable = connection.durable
-        if not self._durable and self._run_id != connection.run_id:
+        self.durable = connection.durable
+        if not self.durable and self._run_id != connection.run_id:
             log.warning(
                 "%s may forget what it has answered, as nobody vouches that it keeps it "
                 "(clustermutex vouch --kept): after a restart it gives no locks for %.0f s.",
@@ -262,11 +263,6 @@ class Server:
             log.warning("%s has no vote for %.0f s: %s.", self.endpoint, seconds, QUARANTINE_REASON)
 
     # ------------------------------------------------------------ for people
-
-    @property
-    def may_forget(self) -> bool:
-        """True if the server may lose confirmed writes and no operator vouched for it."""
-        return not self._durable
 
     def reason_without_vote(self) -> str:
         """Return why the server had no vote when it was last asked; empty: it has one."""
