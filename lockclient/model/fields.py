@@ -13,7 +13,7 @@ from functools import lru_cache
 from inspect import iscoroutinefunction
 from typing import Any, Final, TypeVar
 
-from lockclient.model.clocks import MAX_DURATION_S, MAX_STAMP
+from lockclient.model.clocks import MAX_DURATION_S, MAX_STAMP, parse_stamp
 
 TEXT: Final = "a text"
 COUNT: Final = "a whole number"
@@ -202,3 +202,46 @@ def interned(item: _Item) -> _Item:
 
 def interned_text(text: str) -> str:
     return interned(text) if len(text) <= MAX_INTERNED_CHARS else text
+
+
+# ---------------------------------------------------------------- values of subkeys
+
+
+def read_text(value: bytes) -> tuple[str, str | None]:
+    """Return a text and what is wrong with it, or None."""
+    try:
+        return value.decode(), None
+    except UnicodeDecodeError:
+        return value.decode(errors="replace"), "is not UTF-8"
+
+
+def read_stamp(value: bytes) -> tuple[float | None, str | None]:
+    """Return a stamp, or None and what is wrong with it."""
+    text, problem = read_text(value)
+    if problem:
+        return None, problem
+    try:
+        return parse_stamp(text), None
+    except ValueError as error:
+        return None, str(error)
+
+
+def read_about(value: bytes, kinds: Mapping[str, str]) -> tuple[dict[str, Any], str | None]:
+    """Return the facts of an `about`, and what is wrong with some or with all of it, or None."""
+    said = json_object(value)
+    if said is None:
+        return {}, "is no JSON object"
+    facts, wrong = {}, []
+    for name, item in said.items():
+        kind = kinds.get(name)
+        if kind is None or item is None:
+            continue
+        read = of_kind(kind, item)
+        if read is None:
+            wrong.append(f"{name} is not {kind}")
+        elif kind == TEXT:  # many locks have the same texts
+            read = interned_text(read)
+        elif kind in (COUNT, SECONDS):
+            read = interned(read)
+        facts[name] = read
+    return facts, "; ".join(wrong) or None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, Final
 
-from lockclient.model.clocks import Stamps, format_stamp, parse_stamp
+from lockclient.model.clocks import Stamps, format_stamp
 from lockclient.model.fields import (
     ABOUT,
     COUNT,
@@ -27,10 +27,10 @@ from lockclient.model.fields import (
     UNKNOWN,
     Fact,
     fact,
-    interned,
     interned_text,
-    json_object,
-    of_kind,
+    read_about,
+    read_stamp,
+    read_text,
     to_json,
 )
 from lockclient.text.durations import period
@@ -177,10 +177,7 @@ class Holder:
 
     @property
     def distance(self) -> float | None:
-        """The seconds between the stamps of a lock without `about`; None: unknown.
-
-        It is the time for which the holder may be silent, so it is constant.
-        """
+        """The constant seconds between the stamps of a lock without `about`; None: unknown."""
         alert_at, unlock_at = self.alert_at, self.auto_unlock_at
         if self.about_seen or alert_at is None or unlock_at is None or not self._stamped_together:
             return None
@@ -191,8 +188,6 @@ class Holder:
         """True if one transaction wrote both stamps. (Stores other than etcd always do that.)"""
         return self.stamp_revisions[0] == self.stamp_revisions[1]
 
-    # ------------------------------------------------------------ reading
-
     @classmethod
     def read(cls, name: str, found: Mapping[str, Found], *, backtrace: bool = True) -> Holder:
         """Return the holder of lock `name`, read from its subkeys as by `updated`; never raises."""
@@ -201,15 +196,11 @@ class Holder:
     def updated(self, changes: Mapping[str, Found], *, backtrace: bool = True) -> Holder:
         """Return the holder after these subkeys were written, or deleted (None).
 
-        Unknown subkeys and facts are ignored, as a newer client may write them. Stamps and `about`
-        that are older than `uuid` belong to an earlier holder and are ignored; an `about` that is
-        newer than `uuid` was written by another client. Without `backtrace` it is checked but not
-        kept.
+        Unknown subkeys and facts, of newer clients, are ignored, and so are stamps and an `about`
+        older than `uuid`, of an earlier holder. An `about` newer than `uuid` is of another client.
         """
         fields = dict(zip(_FIELDS, _values_of(self), strict=True))
         return _written_to(fields, changes, backtrace=backtrace)
-
-    # ------------------------------------------------------------ writing
 
     def stamped(self, stamps: Stamps) -> Holder:
         return replace(self, alert_at=stamps.alert_at, auto_unlock_at=stamps.auto_unlock_at)
@@ -228,8 +219,6 @@ class Holder:
                 about[name] = value
         found[ABOUT] = to_json(about)
         return found
-
-    # ------------------------------------------------------------ judging
 
     def faults(self) -> tuple[str, ...]:
         """Return a sentence for each fault of the lock's data; empty if there is none."""
@@ -295,8 +284,6 @@ class Holder:
         if self.alert_at is not None and wall > self.alert_at:
             return ALERT
         return OK
-
-    # ------------------------------------------------------------ showing
 
     def facts(self) -> dict[str, Any]:
         """Return all facts for JSON (numbers, texts, null), the backtrace included."""
@@ -395,47 +382,19 @@ def _written_to(fields: dict[str, Any], changes: Mapping[str, Found], *, backtra
 
 def _read_into(fields: dict[str, Any], part: str, value: bytes) -> str | None:
     """Set the fields from a subkey's value; return what is wrong with the value, or None."""
+    fields.update(_FIELDS_OF[part])
     longest = MAX_UUID_BYTES if part == "uuid" else MAX_VALUE_BYTES
     if len(value) > longest:
-        fields.update(_FIELDS_OF[part])
         return f"has {len(value)} bytes, more than {longest}"
     if part == ABOUT:
-        return _read_about(fields, value)
-    try:
-        text = value.decode()
-    except UnicodeDecodeError:
-        fields[part] = None if part in STAMPS else value.decode(errors="replace")
-        return "is not UTF-8"
-    if part in STAMPS:
-        try:
-            fields[part] = parse_stamp(text)
-        except ValueError as error:
-            fields[part] = None
-            return str(error)
-    elif part == "uuid" and not text:
-        fields[part] = None
-        return "is empty"
+        said, problem = read_about(value, _ABOUT)
+        fields.update(said)
+    elif part in STAMPS:
+        fields[part], problem = read_stamp(value)
     else:
-        fields[part] = interned_text(text) if part == "hostname" else text
-    return None
-
-
-def _read_about(fields: dict[str, Any], value: bytes) -> str | None:
-    fields.update(_FIELDS_OF[ABOUT])
-    said = json_object(value)
-    if said is None:
-        return "is no JSON object"
-    wrong = []
-    for name, item in said.items():
-        kind = _ABOUT.get(name)
-        if kind is None or item is None:
-            continue
-        read = of_kind(kind, item)
-        if read is None:
-            wrong.append(f"{name} is not {kind}")
-        elif kind == TEXT:  # many locks have the same texts
-            read = interned_text(read)
-        elif kind in (COUNT, SECONDS):
-            read = interned(read)
-        fields[name] = read
-    return "; ".join(wrong) or None
+        fields[part], problem = read_text(value)
+        if part == "uuid" and not value:
+            fields[part], problem = None, "is empty"
+        elif part == "hostname":
+            fields[part] = interned_text(fields[part])
+    return problem

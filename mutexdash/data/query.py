@@ -13,6 +13,8 @@ from lockclient.overview.verdict import VERDICTS
 PER_PAGE: Final = 100
 MAX_PER_PAGE: Final = 1000
 _MAX_SEARCH_CHARS: Final = 300
+_MAX_SEARCH_WORDS: Final = 20
+"""With 50,000 locks each word takes some 20 ms of a core."""
 _MAX_PAGE: Final = 1_000_000
 
 
@@ -71,6 +73,10 @@ class Query:
             raise BadParameter(
                 f"The parameter q may have {_MAX_SEARCH_CHARS} characters; this one has "
                 f"{len(text)}."
+            )
+        if (words := len(Search.read(text).terms)) > _MAX_SEARCH_WORDS:
+            raise BadParameter(
+                f"The parameter q may have {_MAX_SEARCH_WORDS} words; this one has {words}."
             )
         sort = args.get("sort") or "state"
         if sort.removeprefix("-") not in SORTS:
