@@ -205,45 +205,6 @@ def test_a_lock_made_by_hand_is_respected(shell: Shell, store: ServiceStore) -> 
         assert mutex.fencing_token > holder.fencing_token
 
 
-@pytest.mark.parametrize(
-    ("auto_unlock_at", "about", "state", "undecided"),
-    [
-        (None, None, "alert", ""),
-        (None, '{"pid":1,"expected_runtime":300}', "alert", ""),
-        ("1000000900", None, "overdue", ""),
-        ("1000000300", None, "undecided", "no later than alerted on"),
-        ("1000000900", "{}", "undecided", "does not say how long it may be silent"),
-        (
-            "1000000900",
-            '{"expected_runtime":300}',
-            "undecided",
-            "does not say how long it may be silent",
-        ),
-        ("1000000900", '{"expected_runtime":300,"auto_unlock_after":900}', "overdue", ""),
-        ("1000000900", '{"auto_unlock_after":900,"format":2}', "undecided", "format 2 is newer"),
-    ],
-)
-def test_a_lock_of_few_keys_is_one(
-    shell: Shell,
-    store: ServiceStore,
-    auto_unlock_at: str | None,
-    about: str | None,
-    state: str,
-    undecided: str,
-) -> None:
-    """Three keys make it, with a fourth or a fifth the unlocker may remove it."""
-    values = {"uuid": "me", "hostname": "web-1", "alert_at": "1000000300"}
-    values |= {"auto_unlock_at": auto_unlock_at or "", "about": about or ""}
-    puts = [f"put $LOCK/{key} {value}" for key, value in values.items() if value]
-    shell.sh("\n".join([STORY[0].code, "etcdctl txn <<END", "$free", "", *puts, "", "", "END"]))
-    holder = holder_of(store, NAME)
-    assert holder.faults() == ()
-    assert holder.state(1000000901) == state
-    said = holder.undecided()
-    assert undecided in said
-    assert bool(undecided) == bool(said)
-
-
 def test_a_lock_made_by_hand_is_shown_alerted_on_and_removed(
     shell: Shell, store: ServiceStore, settings: Settings
 ) -> None:

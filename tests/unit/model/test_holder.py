@@ -263,6 +263,19 @@ class TestUndecided:
         assert holder.undecided() == ""
         assert holder.state(9000) == ALERT
 
+    @pytest.mark.parametrize(
+        ("auto_unlock_at", "state", "why"),
+        [(b"3000", OVERDUE, ""), (b"0", UNDECIDED, "no later than alerted on")],
+    )
+    def test_four_keys_are_decided_by_the_order_of_their_stamps(
+        self, auto_unlock_at: bytes, state: str, why: str
+    ) -> None:
+        holder = Holder.read("x", found({**SOUND, "auto_unlock_at": auto_unlock_at}))
+        assert holder.faults() == ()
+        assert holder.state(9000) == state
+        assert why in holder.undecided()
+        assert bool(why) == bool(holder.undecided())
+
     def test_without_an_expected_runtime_nothing_contradicts(self) -> None:
         """Five plain keys need say no more than how long their holder may be silent."""
         about = b'{"auto_unlock_after": 60}'
