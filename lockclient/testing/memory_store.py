@@ -1,8 +1,8 @@
 """`MemoryStore`: locks in the memory of one process, for tests.
 
-It keeps all that `lockclient.stores` promises, as the contract suite holds it to, but to the
-threads and event loops of one process alone. In another process it would exclude nobody, so no URL
-leads here: it comes by `ClusterMutex.setup(store=…)`, by `store=`, or by the pytest plugin.
+It passes the contract suite of `lockclient.stores`, for the threads and event loops of one process.
+It would exclude no other process, so no URL leads here: a program gets it by
+`ClusterMutex.setup(store=…)`, by `store=`, or by the pytest plugin.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class Follower(threading.Thread):
     def __init__(self, store: MemoryStore, revision: int, notify: Callable[[Batch], None]) -> None:
         super().__init__(name="clustermutex-memory-follower", daemon=True)
         self.revision = revision
-        """The revision of the first change that `notify` has not had."""
+        """The revision of the first change of which `notify` was not called."""
         self.closed = False
         self.store = store
         self._notify = notify
 
     def run(self) -> None:
-        """Notify of what is there and of what comes, until it is closed."""
+        """Notify of all changes, until it is closed."""
         batch: Batch | None = Batch((), self.revision - 1, started=True)
         while batch is not None:
             self._notify(batch)
@@ -86,15 +86,15 @@ class Memory:
     def __init__(self) -> None:
         self.model = Model()
         self.changed = threading.Condition()
-        """Guards all that is here, and is told of all that changes."""
+        """Guards this object; its waiters are notified of each change."""
         self.watches: list[_Watch] = []
         self.followers: list[Follower] = []
         self.expiries: dict[str, Task] = {}
         self.away = False
-        """A test has made it unreachable."""
+        """True while a test has made it unreachable."""
 
     def lease(self) -> int:
-        """Return a number that no other tickets are bound to."""
+        """Return the number of a new lease."""
         with self.changed:
             return next(self.model.leases)
 
@@ -104,12 +104,12 @@ class MemoryStore(OpenedStore):
 
         ClusterMutex.setup(store=MemoryStore())
 
-    It can do all that etcd can (`MemoryStore.can`): a queue, a watch, fencing tokens, a guard. A
-    fork's child that asks it gets a `StoreError`.
+    It has the capabilities of etcd (`MemoryStore.can`): queue, watch, fencing tokens, guard. A
+    request in a fork's child raises `StoreError`.
 
     Args:
-        page_size: how many values `load` has in one batch.
-        memory: of another `MemoryStore`, to be a second client of the same locks.
+        page_size: the number of values in one batch of `load`.
+        memory: the memory of another `MemoryStore`, to be a second client of its locks.
     """
 
     can = Capabilities("A store in memory", shared=False)
@@ -118,7 +118,7 @@ class MemoryStore(OpenedStore):
     def __init__(self, page_size: int = 1000, memory: Memory | None = None) -> None:
         self.memory = memory or Memory()
         self.model = self.memory.model
-        """The state of the memory, and the rules."""
+        """The state of all locks, and the rules of each request."""
         self.page_size = page_size
         self._process = os.getpid()
         self._lease = self.memory.lease()
@@ -128,11 +128,11 @@ class MemoryStore(OpenedStore):
     def _connect(self) -> None:
         super()._connect()
         self.background = Background(self)
-        if os.getpid() != self._process:  # another thread of the parent may have held it
+        if os.getpid() != self._process:  # a thread of the parent may have held the lock
             self.memory.changed = threading.Condition()
 
     def another(self) -> MemoryStore:
-        """Return the store of another client, in which the same stands."""
+        """Return the store of another client of the same locks."""
         return type(self)(self.page_size, self.memory)
 
     def write(self, *entries: Entry) -> int:
@@ -143,18 +143,18 @@ class MemoryStore(OpenedStore):
         return revision
 
     def apply(self, request: Request) -> Outcome:
-        """Do a request as somebody else's, who reaches it in any case."""
+        """Do a request of another client, also while the store is unreachable."""
         with self.memory.changed:
             outcome = self.model.apply(request)
         self.notify()
         return outcome
 
     def _reach(self) -> threading.Condition:
-        """Return what guards the memory, for who asks it as a program does.
+        """Return the lock of the memory, for a request of a program.
 
         Raises:
-            StoreError: it is the memory of the process that forked this one.
-            StoreUnavailable: a test has said that it is out of reach.
+            StoreError: the memory is that of the process that forked this one.
+            StoreUnavailable: a test has made the store unreachable.
         """
         if os.getpid() != self._process:
             raise StoreError(
@@ -188,7 +188,7 @@ class MemoryStore(OpenedStore):
         return outcome
 
     async def send_async(self, request: Request, deadline: Deadline) -> Outcome:
-        """See `AsyncMutexStore.send_async`: the asker is away before it is done, and after."""
+        """See `AsyncMutexStore.send_async`; other tasks run before and after it."""
         delivery_of(request).in_flight = True
         await asyncio.sleep(0)
         outcome = self.send(request, deadline)
@@ -228,7 +228,7 @@ class MemoryStore(OpenedStore):
             return self._has_lease
 
     def lose_tickets(self) -> None:
-        """Let the tickets' time run out, as when the process sleeps for too long."""
+        """Expire all tickets, as when the process sleeps for too long."""
         with self.memory.changed:
             self._has_lease = False
             self.model.expire(self._lease)
@@ -236,7 +236,7 @@ class MemoryStore(OpenedStore):
         self.notify()
 
     def notify(self) -> None:
-        """Notify all watches of what is new to them; while it is away, of nothing."""
+        """Notify each watch of its new events, unless the store is unreachable."""
         due: list[tuple[_Watch, WatchEvent]] = []
         memory = self.memory
         with memory.changed:
@@ -270,7 +270,7 @@ class MemoryStore(OpenedStore):
         return follower
 
     def next_batch(self, follower: Follower) -> Batch | None:
-        """Wait for what is new to a follower; None: it was closed."""
+        """Wait for a follower's next batch; None: it was closed."""
         with self.memory.changed:
             model = self.model
             self.memory.changed.wait_for(
@@ -304,15 +304,17 @@ class MemoryStore(OpenedStore):
         return 0
 
     def reopen_watch(self) -> None:
-        """Do nothing: what follows here can't fall silent."""
+        """Do nothing: a follower of the memory can't fall silent."""
 
     # ------------------------------------------------------------ what unlockers write
 
     def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> int:
         with self._reach():
-            pass  # it can be asked
+            pass  # it is reachable
         revision = self.write(("unlockers", unlocker, "", value.encode()))
-        self._expire(unlocker, scheduler.shared.after(ttl, lambda: self._gone(unlocker)))
+        self._expire(
+            unlocker, scheduler.shared.after(ttl, lambda: self._delete_announcement(unlocker))
+        )
         return revision
 
     def newest_announcement(self, deadline: Deadline) -> int:
@@ -321,7 +323,7 @@ class MemoryStore(OpenedStore):
 
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
         self._expire(unlocker, None)
-        self._gone(unlocker)
+        self._delete_announcement(unlocker)
 
     def _expire(self, unlocker: str, task: Task | None) -> None:
         before = self.memory.expiries.pop(unlocker, None)
@@ -330,7 +332,7 @@ class MemoryStore(OpenedStore):
         if task is not None:
             self.memory.expiries[unlocker] = task
 
-    def _gone(self, unlocker: str) -> None:
+    def _delete_announcement(self, unlocker: str) -> None:
         self.write(("unlockers", unlocker, "", None))
 
     def read_note(self, deadline: Deadline) -> Note:

@@ -1,7 +1,7 @@
 """The library's clean-up at the end of a process: in order, each step once.
 
-`atexit` calls it. Forked children of `multiprocessing` run no `atexit` before Python 3.13: there a
-finalizer of `multiprocessing` calls it. No call may need a new thread: Python 3.12 starts none.
+`atexit` calls it; in forked children of `multiprocessing`, which run no `atexit` before Python
+3.13, a finalizer of `multiprocessing`. No step may need a new thread: Python 3.12 starts none.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ class Order(IntEnum):
 
 calls: dict[Order, Callable[[], object]] = {}
 _done_in = 0
-"""The process in which all was called; a fork's child does not count its parent's."""
+"""The pid of the process that has done the clean-up."""
 
 
 def arm() -> None:
     """Register the calls: the scheduler's thread does so as it starts.
 
-    `atexit` calls first what was registered last: stores that the program closes are open then.
+    `atexit` calls the last registered function first, so the program's own functions run later,
+    and the stores that they close are still open.
     """
     atexit.unregister(_run)
     atexit.register(_run)
@@ -41,7 +42,7 @@ def _run() -> None:
     global _done_in
     if _done_in != os.getpid():
         _done_in = os.getpid()
-        with ExitStack() as stack:  # each is called, whatever another one raises
+        with ExitStack() as stack:  # calls each, also after an exception
             for order in sorted(calls, reverse=True):
                 stack.callback(calls[order])
 

@@ -6,10 +6,11 @@ import os
 
 
 class Backoff:
-    """Growing random pauses: clients that began together do not come back together.
+    """Growing random pauses, so that clients which began together do not retry together.
 
     Args:
-        first, least, most: seconds; of the first pause at most, and of the others.
+        first: the most seconds of the first pause.
+        least, most: seconds of the others.
     """
 
     __slots__ = ("_first", "_last", "_least", "_most")
@@ -28,5 +29,5 @@ class Backoff:
 
 
 def _between(low: float, high: float) -> float:
-    # Not by `random`, which costs each program an import.
+    # Without `random`, an import that each program would pay for.
     return low + (high - low) * int.from_bytes(os.urandom(4), "big") / 2**32

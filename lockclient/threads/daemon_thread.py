@@ -1,4 +1,4 @@
-"""A daemon thread that does one thing again and again, started when it is first needed."""
+"""A daemon thread that does one step again and again, started when it is first needed."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def block_signals(numbers: Collection[int]) -> None:
 
 
 def set_program_mask() -> None:
-    """Block in this thread what the program blocks, whatever the mask of the thread's starter."""
+    """Block the program's blocked signals in this thread, and no others of its starter's."""
     signal.pthread_sigmask(signal.SIG_SETMASK, _program_mask)
 
 
 class DaemonThread:
-    """A thread that calls `_turn` again and again; any thread may start it, which takes no lock."""
+    """A thread that calls `_turn` again and again; `start` takes no lock."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -60,9 +60,9 @@ class DaemonThread:
             self._begin()
             while True:
                 self._turn()
-        finally:  # a program may raise in any thread (`PyThreadState_SetAsyncExc`)
+        finally:  # a program may raise in any thread by `PyThreadState_SetAsyncExc`
             self.missing.append(True)
-            with suppress(RuntimeError):  # else the next caller starts it
+            with suppress(RuntimeError):  # then the next caller starts it
                 self.start()
 
     def _begin(self) -> None:

@@ -1,7 +1,7 @@
 """Log queue: a log handler that blocks delays no thread of this library.
 
-A thread of the program logs in place. A thread of this library, and any thread while it asks a
-store for us, puts its record into a bounded queue. One thread hands these records to the handlers,
+A thread of the program logs in place. A thread of this library, and any thread inside a request to
+a store, puts its record into a bounded queue. One thread calls the handlers with these records,
 each in a copy of the context in which it was logged.
 
 The queue takes no lock: a finalizer or a signal handler may log at any line of any thread.
@@ -26,7 +26,7 @@ from lockclient.threads.daemon_thread import DaemonThread
 from lockclient.threads.reentry import is_inside, run_outside
 
 MAX_QUEUED = 1000
-"""Calls that wait at most; further ones are dropped and counted."""
+"""Calls in the queue at most; further calls are dropped and counted."""
 AT_EXIT_S = 0.5
 """Seconds that the end of the interpreter waits for queued calls."""
 
@@ -37,13 +37,13 @@ class CallQueue(DaemonThread):
     """A bounded queue of calls, and the daemon thread that makes one after the other.
 
     Args:
-        name: of the thread.
-        tell_dropped: called in the thread with the number of dropped calls.
+        name: the thread's name.
+        on_dropped: called in the thread with the number of dropped calls.
     """
 
-    def __init__(self, name: str, tell_dropped: Callable[[int], object]) -> None:
+    def __init__(self, name: str, on_dropped: Callable[[int], object]) -> None:
         super().__init__(name)
-        self._tell_dropped = tell_dropped
+        self._on_dropped = on_dropped
         self._queue: SimpleQueue[Callable[[], object]] = SimpleQueue()
         self._dropped = deque[bool]()
 
@@ -81,7 +81,7 @@ class CallQueue(DaemonThread):
             for _ in range(dropped):
                 self._dropped.popleft()
             with suppress(BaseException):
-                self._tell_dropped(dropped)
+                self._on_dropped(dropped)
 
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class _Queued(_Base):
     """A logger that queues the records of the library's own threads."""
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - logging's name
-        """Answer as `logging` does, without its lock, which a program may hold for long."""
+        """Return the same as `logging`, without its lock, which a program may hold for long."""
         return self.manager.disable < level and level >= self.getEffectiveLevel()
 
     def handle(self, record: logging.LogRecord) -> None:
@@ -112,7 +112,7 @@ def naming(about: Any) -> dict[str, str | None]:
 
 
 def get_logger(name: str) -> logging.Logger:
-    """Return a logger of this library, of the class that the program may have set for all."""
+    """Return a logger of this library, also of the class that the program has set for loggers."""
     logger = logging.getLogger(name)
     kind = type(logger)
     if not issubclass(kind, _Queued):
@@ -133,12 +133,12 @@ shared = new_queue()
 
 
 def flush(seconds: float) -> None:
-    """Wait until the handlers have got all earlier records, at most for `seconds`."""
+    """Wait until the handlers have received all earlier records, at most for `seconds`."""
     shared.flush(seconds)
 
 
 def _start_afresh() -> None:
-    """After fork, in the child: what was queued is the parent's."""
+    """Called in a fork's child: queued records are the parent's."""
     global shared
     shared = new_queue()
 

@@ -1,7 +1,7 @@
 """Worker pool: daemon threads that start when there is work, up to a number, and end when idle.
 
-Any caller may submit work, also a signal handler or a finalizer: that takes no lock. The
-scheduler's thread starts the threads of all pools, so it alone counts them.
+Any caller may submit work, also a signal handler or a finalizer: `submit` takes no lock. The
+scheduler's thread alone starts the threads of all pools, and counts them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ IDLE_S = 5.0
 
 
 class WorkerPool:
-    """See the module.
+    """A pool of threads.
 
     Args:
-        name: of its threads.
-        at_most: threads at once.
-        if_refused: called by the scheduler's thread with each piece of work that has no thread, and
-            the system's refusal; None: the work waits, and the system is asked again.
+        name: the threads' name.
+        at_most: the most threads at the same time.
+        if_refused: if the system refuses a thread, the scheduler's thread calls this with each
+            piece of waiting work and the error; None: the work waits, and it asks again.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class WorkerPool:
         self._adding = Task(self._add_thread)
 
     def submit(self, work: Work) -> None:
-        """Have a thread do it as soon as one is free."""
+        """Have a free or a new thread do the work."""
         # The caller queues the work, then reads `_free`. A thread removes its entry from `_free`,
         # then reads the queue. So at least one of them sees the other, and asks for a thread.
         self._todo.put(work)
@@ -74,7 +74,7 @@ class WorkerPool:
         return list(self._threads)
 
     def _add_thread(self) -> float | None:
-        """Called by the scheduler's thread; raises the system's refusal, to be called again."""
+        """Called by the scheduler's thread; raises the system's refusal, so it is called again."""
         if self._todo.empty() or len(self._threads) >= self._at_most:
             return None  # a thread reads the queue again when it is done
         thread = threading.Thread(target=self._work, name=self._name, daemon=True)
@@ -111,9 +111,9 @@ class WorkerPool:
                     scheduler.shared.schedule(self._adding, 0)
                 try:
                     work()
-                except BaseException:  # noqa: BLE001 - the thread is needed for the next one
+                except BaseException:  # noqa: BLE001 - the thread goes on
                     scheduler.report("Work in the background failed.")
-                del work  # it may hold what nobody else needs any more
+                del work  # so that its objects are freed now
         finally:
             self._threads.discard(threading.current_thread())
             if not self._todo.empty():

@@ -28,7 +28,7 @@ _inside: ContextVar[bool] = ContextVar("clustermutex_inside", default=False)
 _in_own_thread: ContextVar[bool] = ContextVar("clustermutex_in_own_thread", default=False)
 
 LOCK_TIMEOUT_S = 0.5
-"""Seconds after which a caller of `briefly` goes on without the lock."""
+"""Seconds after which a caller of `briefly` continues without the lock."""
 
 is_inside = _inside.get
 """Tell whether our own code runs below the caller, in its thread."""
@@ -47,9 +47,9 @@ def own_thread_error() -> ClusterMutexError:
 
 @contextmanager
 def briefly(lock: Lock) -> Iterator[None]:
-    """Hold a lock for steps that wait for nothing.
+    """Hold a lock for steps that do not wait.
 
-    A signal handler or a finalizer on top of these very steps can't get it, and goes on without it.
+    A signal handler or a finalizer on top of these steps can't get it, and continues without it.
     """
     is_mine = lock.acquire(timeout=LOCK_TIMEOUT_S)
     try:
@@ -75,7 +75,7 @@ def run_outside(work: Callable[..., Result], *args: Any) -> Result:
 
 
 def mark_thread() -> None:
-    """Mark all that the calling thread runs, one of this library."""
+    """Mark the calling thread as one of this library, for its whole life."""
     _inside.set(True)
     _in_own_thread.set(True)
 

@@ -1,15 +1,15 @@
 """Scheduler: a daemon thread that runs jobs at their times, and starts the threads of all pools.
 
-A job waits for nothing: what asks a store is handed to a `WorkerPool`. So no store delays a job.
+A job never waits: requests to a store go to a `WorkerPool`. So no store delays a job.
 
 A signal handler or a finalizer may call anything here at any line of any thread, and would wait for
 ever for a lock that its own thread holds. So threads share deques and queues, whose operations are
-one C call each; the heap is the scheduler thread's own.
+one C call each; only the scheduler's thread uses the heap.
 
-Before Python 3.13, a `SimpleQueue.get(timeout=…)` that a signal interrupts, and that goes on only
-after its time, waits for ever (CPython takes the negative rest for no limit). A process that was
-stopped (Ctrl-Z, a container's pause) gets there. So this thread blocks all signals. The threads of
-a pool may wait too long for work, unharmed. No other thread waits for a `SimpleQueue`.
+Before Python 3.13, a `SimpleQueue.get(timeout=…)` that a signal interrupts, and that continues only
+after its time, waits for ever: CPython takes the negative rest for no limit. That happens in a
+process that was stopped (Ctrl-Z, a container's pause). So this thread blocks all signals. A pool's
+thread that waits too long does no harm. No other thread waits for a `SimpleQueue`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Job = Callable[[], float | None]
 RETRY_S = 1.0
 """Seconds after which a job that raised is run again."""
 MAX_SLEEP_S = 5.0
-"""Seconds: a wait stands still while the machine is suspended, the jobs' clock does not."""
+"""Seconds of one wait: a suspended machine stops the wait, but not the jobs' clock."""
 
 
 class Undoing(Protocol):
@@ -101,7 +101,7 @@ class Scheduler(DaemonThread):
         self._clear_at = 1000  # entries of the heap at which cancelled ones are thrown away
         self._undone: SimpleQueue[Undoing | None] = SimpleQueue()
         self.undo = self._undone.put
-        """Have the thread call an object's `undo`. This is one C call: a signal handler's exception
+        """Have the thread call an object's `undo`: one C call, so that a signal handler's exception
         comes before it or after it."""
         self._wakes_at = -math.inf
 
@@ -124,11 +124,11 @@ class Scheduler(DaemonThread):
         at = monotonic() + seconds
         self._new.append((at, next(self._numbers), task))
         if at < self._wakes_at:
-            self._undone.put(None)  # otherwise it wakes in time by itself: no thread switch
+            self._undone.put(None)  # else the thread wakes in time by itself
         if self.missing:
             try:
                 self.start()
-            except RuntimeError as error:  # it is kept, and tried again with the next one
+            except RuntimeError as error:  # the task stays, and the next call starts the thread
                 log.warning("The thread for background work can't be started: %s", error)
 
     def _begin(self) -> None:
@@ -164,17 +164,17 @@ class Scheduler(DaemonThread):
 
 
 def report(what: str) -> None:
-    """Log the exception that is handled, whatever the program's log handlers raise."""
+    """Log the exception that is being handled; ignore what the program's log handlers raise."""
     with suppress(Exception):
         log.error(what, exc_info=True)  # noqa: LOG014 - they are the callers
 
 
 shared = Scheduler()
-"""This process's: use it as `scheduler.shared`, since a fork's child has another one."""
+"""The scheduler of this process; a fork's child has another one in `scheduler.shared`."""
 
 
 def _start_afresh() -> None:
-    """After fork, in the child: the thread and the jobs are the parent's."""
+    """Called in a fork's child: the thread and the jobs are the parent's."""
     global shared
     shared = Scheduler()
 
