@@ -32,7 +32,7 @@ from lockclient.acquisition.state_machine import Acquisition, End, Step, Wait
 from lockclient.acquisition.wait_report import WaitReport
 from lockclient.errors import ClusterMutexError, LockNotHeld, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now, monotonic
-from lockclient.stores import protocol
+from lockclient.stores import timeouts
 from lockclient.stores.protocol import Inbox, MutexStore, Subscription, WatchEvent, WatchTarget
 from lockclient.stores.requests import GetPosition, TakeOrQueue
 from lockclient.threads import scheduler
@@ -123,7 +123,7 @@ class Attempt:
                         self._open_watch(self._acquisition.target(), 0)
                     try:
                         # One try is limited, so that a retry carries new stamps.
-                        most, least = protocol.STORE_TIMEOUT_S, protocol.ONE_ANSWER_S
+                        most, least = timeouts.STORE_TIMEOUT_S, timeouts.ONE_ANSWER_S
                         outcome = yield step, self._deadline.within(least, most)
                     except StoreUnavailable as error:
                         step = self._unanswered(error)
@@ -186,9 +186,9 @@ class Attempt:
         elif error.refused:  # every member refused the connection until the deadline
             raise error
         elif self._deadline == math.inf:
-            if not error.busy and monotonic() >= begun_at + protocol.STORE_TIMEOUT_S:
+            if not error.busy and monotonic() >= begun_at + timeouts.STORE_TIMEOUT_S:
                 raise error
-        elif monotonic() >= max(begun_at + protocol.ONE_ANSWER_S, self._deadline):
+        elif monotonic() >= max(begun_at + timeouts.ONE_ANSWER_S, self._deadline):
             raise error
         return self._acquisition.again(Now.read())
 

@@ -44,7 +44,7 @@ from lockclient.model.process_identity import (
     user_name,
 )
 from lockclient.model.version import __version__
-from lockclient.stores import protocol
+from lockclient.stores import timeouts
 from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.protocol import Guard, Inbox, MutexStore
 from lockclient.stores.requests import Read
@@ -293,7 +293,7 @@ def reading(
     name: str, limit: Deadline | None = None, *, waiters: bool = False
 ) -> Steps[ReadResult]:
     """Read a lock from the store, with its queue if `waiters` is set."""
-    limit = limit or Deadline.after(protocol.STORE_TIMEOUT_S)
+    limit = limit or Deadline.after(timeouts.STORE_TIMEOUT_S)
     seen = yield Read(name, waiters=waiters), limit
     if not isinstance(seen, ReadResult):
         raise TypeError(f"the store answered {seen!r} to Read")

@@ -15,7 +15,7 @@ from lockclient.acquisition.driver import Steps, drive
 from lockclient.acquisition.state_machine import Acquisition
 from lockclient.errors import ClusterMutexError, LockLost, StoreClosed, StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now, monotonic
-from lockclient.stores import protocol
+from lockclient.stores import timeouts
 from lockclient.stores.outcomes import NotHolder, ReadResult
 from lockclient.stores.protocol import MutexStore, Subscription, WatchEvent, WatchTarget
 from lockclient.stores.requests import Read
@@ -110,7 +110,7 @@ class Holding:
         now = Now.read()
         acquisition = self.acquisition
         failure: ClusterMutexError | None = None
-        patience = protocol.STORE_TIMEOUT_S if force else PUSH_TRY_S
+        patience = timeouts.STORE_TIMEOUT_S if force else PUSH_TRY_S
         # Wait until the deadline at most: then the lock is lost.
         limit = Deadline(min(acquisition.deadline, now.monotonic + patience))
         try:
@@ -302,7 +302,7 @@ class Holding:
         lost = acquisition.check(monotonic())
         # End timer and watch first: the watch event of the unlock must not count as a loss.
         self.forget()
-        patience = protocol.STORE_TIMEOUT_S if lost is None else PUSH_TRY_S
+        patience = timeouts.STORE_TIMEOUT_S if lost is None else PUSH_TRY_S
         if timeout is not None:
             patience = min(patience, timeout)
         try:

@@ -47,11 +47,6 @@ class WatchEvent:
     started: bool = False
 
 
-TICKET_TTL_S = 10
-"""Seconds after the last `extend_tickets` at which tickets expire."""
-TICKET_RENEWAL_S = TICKET_TTL_S / 4
-
-
 @dataclass(frozen=True, slots=True)
 class Guard:
     """A comparison for the user's own transactions on the store: this key has this value."""
@@ -193,12 +188,6 @@ class AsyncMutexStore(MutexStore, Protocol):
 
     async def send_async(self, request: Request, deadline: Deadline) -> Outcome:
         """Do the same as `send` on an event loop; a cancelled request may still happen."""
-
-
-STORE_TIMEOUT_S = 10.0
-"""Seconds that a call without a timeout of its own waits for a store that does not answer."""
-ONE_ANSWER_S = 3.0
-"""Seconds for one answer, however short a timeout is."""
 
 
 class Inbox(Protocol):

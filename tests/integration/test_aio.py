@@ -16,7 +16,7 @@ import uvloop
 
 from lockclient import AsyncClusterMutex, ClusterMutex, Settings, StoreUnavailable
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.stores import protocol
+from lockclient.stores import timeouts
 from lockclient.stores.service_protocol import ServiceStore
 from tests.support.etcd_binary import Etcdctl, frozen, served
 from tests.support.etcd_store import etcd_store
@@ -101,7 +101,7 @@ class TestCrowd:
         figure: Figure,
     ) -> None:
         """Each gets it once, in the order of the line, one at a time; nothing is left."""
-        monkeypatch.setattr(protocol, "STORE_TIMEOUT_S", 60.0)  # so many by one busy thread
+        monkeypatch.setattr(timeouts, "STORE_TIMEOUT_S", 60.0)  # so many by one busy thread
         got: list[str] = []
         inside = [0]
 
@@ -203,7 +203,7 @@ class TestOutage:
                 seconds = time.monotonic() - began
                 patient.cancel()
             figure(f"100 tasks with a limit of 1 s were told after {seconds:.1f} s at most")
-            assert seconds < protocol.STORE_TIMEOUT_S  # the patient one asks for ten seconds
+            assert seconds < timeouts.STORE_TIMEOUT_S  # the patient one asks for ten seconds
             await holder.release()
 
         run(main())

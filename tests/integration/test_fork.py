@@ -151,9 +151,9 @@ print("done")
 """
 INTERRUPTED = """
 import signal
-from lockclient.stores import protocol
+from lockclient.stores import timeouts
 from lockclient.stores.etcd.wire import failover, fork_safety
-protocol.STORE_TIMEOUT_S = failover.FIRST_TRY_S = failover.MAX_TRY_S = 120  # one try all the time
+timeouts.STORE_TIMEOUT_S = failover.FIRST_TRY_S = failover.MAX_TRY_S = 120  # one try all the time
 mutex = ClusterMutex("x", store=store)
 mutex.acquire()
 server, children = int(sys.argv[2]), []

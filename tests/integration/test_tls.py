@@ -12,8 +12,8 @@ import pytest
 from lockclient import ClusterMutex, LockLost, Settings, StoreUnavailable
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import STORE_TIMEOUT_S
 from lockclient.stores.settings import made_of
+from lockclient.stores.timeouts import STORE_TIMEOUT_S
 from tests.support.certificates import Authority, TlsEtcd
 from tests.support.following import following
 from tests.support.locks import queue_up, remove

@@ -16,7 +16,7 @@ import pytest
 from lockclient import AsyncClusterMutex, ClusterMutex, Settings, StoreUnavailable, open_store
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.cli.setup.ports import free_port
-from lockclient.stores import protocol
+from lockclient.stores import timeouts
 from lockclient.stores.service_protocol import ServiceStore
 from tests.support.etcd_binary import Etcdctl, frozen
 from tests.support.processes import wait_until
@@ -51,7 +51,7 @@ def refusals(store: ServiceStore) -> list[StoreUnavailable]:
 @pytest.fixture(autouse=True)
 def _less_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls without a timeout of their own wait 2 s instead of 10."""
-    monkeypatch.setattr(protocol, "STORE_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(timeouts, "STORE_TIMEOUT_S", 2.0)
 
 
 def lock_is_gone(etcdctl: Etcdctl) -> None:

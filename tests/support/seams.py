@@ -33,6 +33,7 @@ SEAMS = (
     "lockclient.stores.registry",
     "lockclient.stores.requests",
     "lockclient.stores.service_protocol",
+    "lockclient.stores.timeouts",
     "lockclient.testing.lock_model",
     # the state machine
     "lockclient.acquisition.state_machine",

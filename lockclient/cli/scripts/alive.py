@@ -10,7 +10,7 @@ from lockclient.cli.store_access import opened_store
 from lockclient.model.clocks import Deadline, Now, Runtime
 from lockclient.model.holder import Holder
 from lockclient.model.lock_name import check_name
-from lockclient.stores import protocol
+from lockclient.stores import timeouts
 from lockclient.stores.outcomes import Conflict, NotHolder, Outcome, ReadResult
 from lockclient.stores.requests import Push, Read
 from lockclient.stores.settings import Settings
@@ -30,13 +30,13 @@ def alive(name: str, uuid: str, settings: Settings) -> None:
     holder's any more: stop the work.
     """
     with errors_as_statuses(), opened_store(settings) as store:
-        seen = store.ask(Read(check_name(name), uuid), Deadline.after(protocol.STORE_TIMEOUT_S))
+        seen = store.ask(Read(check_name(name), uuid), Deadline.after(timeouts.STORE_TIMEOUT_S))
         if not isinstance(seen, ReadResult):
             raise TypeError(f"the store answered {seen!r} to Read")
         holder = seen.holder
         if holder is None or holder.uuid != uuid:
             raise not_held(name, uuid, None if holder is None else holder.uuid, seen.removal)
-        runtime, deadline = _runtime(holder), Deadline.after(protocol.STORE_TIMEOUT_S)
+        runtime, deadline = _runtime(holder), Deadline.after(timeouts.STORE_TIMEOUT_S)
         outcome: Outcome = Conflict(holder.stamp_revisions[0])
         while isinstance(outcome, Conflict):  # by another push, or a person's hand
             push = Push(name, uuid, runtime.stamps(Now.read().wall), outcome.revision)

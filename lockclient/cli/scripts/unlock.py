@@ -9,7 +9,7 @@ from lockclient.cli.scripts.lock_options import held_lock_arguments
 from lockclient.cli.store_access import opened_store
 from lockclient.model.clocks import Deadline
 from lockclient.model.lock_name import check_name
-from lockclient.stores import protocol
+from lockclient.stores import timeouts
 from lockclient.stores.outcomes import NotHolder
 from lockclient.stores.requests import Unlock
 from lockclient.stores.settings import Settings
@@ -26,7 +26,7 @@ def unlock(name: str, uuid: str, settings: Settings) -> None:
     """
     with errors_as_statuses(), opened_store(settings) as store:
         unlock = Unlock(check_name(name), uuid)
-        outcome = store.ask(unlock, Deadline.after(protocol.STORE_TIMEOUT_S))
+        outcome = store.ask(unlock, Deadline.after(timeouts.STORE_TIMEOUT_S))
     # Gone without a record after a second sending: the first one did it.
     if isinstance(outcome, NotHolder) and not (outcome.resent and outcome.removal is None):
         raise not_held(name, uuid, outcome.holder, outcome.removal)

@@ -7,7 +7,8 @@ from collections.abc import Hashable
 
 from lockclient.errors import ClusterMutexError, StoreClosed
 from lockclient.model.clocks import Deadline
-from lockclient.stores.protocol import TICKET_RENEWAL_S, Inbox, MutexStore, WatchEvent
+from lockclient.model.ticket import TICKET_RENEWAL_S
+from lockclient.stores.protocol import Inbox, MutexStore, WatchEvent
 from lockclient.threads.log_queue import get_logger
 from lockclient.threads.pool import Repeating, WorkerPool
 

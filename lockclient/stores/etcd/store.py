@@ -13,6 +13,7 @@ from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.holder import MAX_VALUE_BYTES
 from lockclient.model.retention import RECORD_RETENTION_S
+from lockclient.model.ticket import TICKET_TTL_S
 from lockclient.stores import requests
 from lockclient.stores.common.background import Background
 from lockclient.stores.common.lifecycle import CLEAN_UP_TIMEOUT_S
@@ -31,7 +32,7 @@ from lockclient.stores.etcd.wire.rpc_methods import RANGE, TXN
 from lockclient.stores.etcd.wire.watch_state import Missed, News, Started, Watch
 from lockclient.stores.etcd.wire.watch_stream import WatchStream
 from lockclient.stores.outcomes import Outcome, ReadResult
-from lockclient.stores.protocol import TICKET_TTL_S, Capabilities, Guard, WatchEvent, WatchTarget
+from lockclient.stores.protocol import Capabilities, Guard, WatchEvent, WatchTarget
 from lockclient.stores.service_protocol import MAX_NOTE_BYTES, Batch, Change, Note
 from lockclient.threads.pool import WorkerPool
 

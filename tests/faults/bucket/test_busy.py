@@ -22,7 +22,7 @@ BUSY = Fault("", 429)
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
     """Seconds after which a bucket that does not answer is an error."""
-    monkeypatch.setattr("lockclient.stores.protocol.STORE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("lockclient.stores.timeouts.STORE_TIMEOUT_S", 0.5)
     return 0.5
 
 
