@@ -11,7 +11,7 @@ from prometheus_client import disable_created_metrics
 from lockclient.model.version import __version__
 from lockclient.service.lifecycle import EndSignal, serve
 from lockclient.service.logging_setup import configure_logging
-from lockclient.service.options import ServiceCommand, service_options, store_of
+from lockclient.service.service_flags import ServiceCommand, service_options, store_of
 from lockclient.stores.settings import Settings
 from mutexdash.app import Options, Service
 from mutexdash.markup.cluster_label import COLOURS, ClusterLabel, read_title

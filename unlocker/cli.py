@@ -15,7 +15,7 @@ from lockclient.model.version import __version__
 from lockclient.service.http_server import HttpServer
 from lockclient.service.lifecycle import EndSignal, serve
 from lockclient.service.logging_setup import configure_logging
-from lockclient.service.options import (
+from lockclient.service.service_flags import (
     Parsed,
     ServiceCommand,
     hosts_of,

@@ -22,7 +22,7 @@ from lockclient.stores.diagnosis_protocol import too_few
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.durations import duration
 from unlocker.metrics.counters import Metrics
-from unlocker.scheduler import Jobs
+from unlocker.periodic_tasks import Jobs
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from lockclient.service.logging_setup import log_fields
 from lockclient.text.escaping import plain, shown_name
 from unlocker.deadlines import JudgedLock
 from unlocker.metrics.counters import REMOVAL_KINDS, Metrics
-from unlocker.notifications.events import (
+from unlocker.notifications.event_messages import (
     AUTO_UNLOCKED,
     FORCE_UNLOCKED,
     PAST_ALERT,

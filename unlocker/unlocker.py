@@ -36,10 +36,10 @@ from unlocker.metrics.recent_removals import RecentRemovals
 from unlocker.metrics.series import MAX_LISTED
 from unlocker.notifications.notifier import Notifier
 from unlocker.observer import Observer
+from unlocker.periodic_tasks import Jobs
 from unlocker.rate_limit import RateLimit
 from unlocker.record_cleanup import MAX_RECORDS, RecordCleanup
 from unlocker.remover import Remover
-from unlocker.scheduler import Jobs
 from unlocker.unclaimed import UnclaimedLocks
 
 log = logging.getLogger(__name__)

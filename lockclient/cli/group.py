@@ -10,7 +10,7 @@ import click
 from lockclient.cli.options import debug_option
 from lockclient.model.retention import RECORD_RETENTION
 from lockclient.model.version import __version__
-from lockclient.service.options import url_option
+from lockclient.service.service_flags import url_option
 from lockclient.stores.settings import Settings
 
 SECTIONS = {

@@ -17,7 +17,7 @@ from lockclient.model.clocks import MAX_DURATION_S, Deadline
 from lockclient.model.fields import Fact
 from lockclient.model.lock_name import check_name
 from lockclient.model.retention import RECORD_RETENTION
-from lockclient.service.options import Command, Parsed, settings_of, url_option, with_options
+from lockclient.service.service_flags import Command, Parsed, settings_of, url_option, with_options
 from lockclient.stores.settings import Settings
 from lockclient.text.durations import parse_duration, period
 from lockclient.text.escaping import plain

@@ -16,7 +16,7 @@ from itertools import islice, takewhile
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.stores.common.background import Background
-from lockclient.stores.common.lifecycle import OpenedStore
+from lockclient.stores.common.store_lifecycle import OpenedStore
 from lockclient.stores.diagnosis_protocol import FINE, Clock, Finding
 from lockclient.stores.location import UrlLocation
 from lockclient.stores.outcomes import Outcome

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from lockclient.service.options import hosts_of, with_options
+from lockclient.service.service_flags import hosts_of, with_options
 from lockclient.text.escaping import HAS_AT, hidden
 from lockclient.text.url import is_loopback
 from mutexdash.security.access import Access

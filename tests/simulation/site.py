@@ -29,7 +29,7 @@ from tests.simulation.network import Network
 from tests.simulation.plan import MEMBERS
 from tests.simulation.virtual_modules import new_process, virtual
 from unlocker.http_app import create_app
-from unlocker.notifications.events import Message
+from unlocker.notifications.event_messages import Message
 from unlocker.notifications.note import REFUSED, TOLD, UNANSWERED
 from unlocker.notifications.notifier import Notifier
 from unlocker.notifications.recipients import Recipient

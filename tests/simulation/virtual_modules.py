@@ -33,7 +33,7 @@ from lockclient.stores.etcd import members
 from lockclient.stores.etcd.wire import rpc_methods
 from lockclient.threads import at_exit, backoff, log_queue, pool, scheduler
 from tests.simulation.hub import Condition, Event, Hub, Lock, Process, Thread
-from unlocker.scheduler import Jobs
+from unlocker.periodic_tasks import Jobs
 
 
 class Queue:
@@ -107,7 +107,7 @@ class Loop(asyncio.BaseEventLoop):
 
 
 class VirtualJobs:
-    """`unlocker.scheduler.Jobs`, without APScheduler, which plans by the real wall clock."""
+    """`unlocker.periodic_tasks.Jobs`, without APScheduler, which plans by the real wall clock."""
 
     def __init__(self) -> None:
         self._threads: list[Thread] = []

@@ -57,7 +57,7 @@ SEAMS = (
     "lockclient.overview.search",
     "lockclient.overview.verdict",
     "mutexdash.markup.*",
-    "unlocker.notifications.events",
+    "unlocker.notifications.event_messages",
     "unlocker.notifications.note",
     "unlocker.policy",
     "unlocker.rate_limit",

@@ -37,7 +37,7 @@ from typing import Any
 
 from lockclient.model.fields import json_object
 from lockclient.stores.service_protocol import MAX_NOTE_BYTES
-from unlocker.notifications.events import (
+from unlocker.notifications.event_messages import (
     KINDS,
     MAX_LINES,
     REPEATABLE,

@@ -21,7 +21,7 @@ from lockclient.model.clocks import monotonic
 from lockclient.overview.table import Table
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.text.escaping import shown_name
-from unlocker.notifications.events import (
+from unlocker.notifications.event_messages import (
     CONDITIONS,
     IS_BLIND,
     RATE_LIMITED,

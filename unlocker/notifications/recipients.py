@@ -19,7 +19,7 @@ from typing import Any
 from lockclient.model.clocks import monotonic
 from lockclient.service.outage import Outage
 from lockclient.text.escaping import chat
-from unlocker.notifications.events import Message
+from unlocker.notifications.event_messages import Message
 from unlocker.notifications.note import REFUSED, TOLD, UNANSWERED, is_url_name
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from lockclient.errors import ClusterMutexError, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.service.outage import Outage
 from lockclient.stores.service_protocol import ServiceStore
-from unlocker.notifications.events import MAX_LINES, Event, Message, message_of
+from unlocker.notifications.event_messages import MAX_LINES, Event, Message, message_of
 from unlocker.notifications.note import (
     REFUSED,
     TOLD,

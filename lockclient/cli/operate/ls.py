@@ -41,7 +41,7 @@ from lockclient.overview.queue_reader import WaitQueues
 from lockclient.overview.search import Search
 from lockclient.overview.table import Table
 from lockclient.overview.verdict import VERDICTS
-from lockclient.service.options import told_as
+from lockclient.service.service_flags import told_as
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.stores.settings import Settings
 from lockclient.text.escaping import plain

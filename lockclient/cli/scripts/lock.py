@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from lockclient.cli.exit_status import INTERNAL, OUTPUT
-from lockclient.cli.scripts.errors import Failure, errors_as_statuses
+from lockclient.cli.scripts.error_lines import Failure, errors_as_statuses
 from lockclient.cli.scripts.lock_options import ANY_LOCK_NAME, lock_options
 from lockclient.cli.scripts.shell_mutex import ShellMutex, ending_cleanly, environment_of
 from lockclient.cli.scripts.signals import Signals

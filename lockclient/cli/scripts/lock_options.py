@@ -7,7 +7,7 @@ import click
 from lockclient.cli.exit_status import CONFLICT
 from lockclient.cli.options import Duration, LockName, store_options
 from lockclient.model.clocks import AUTO
-from lockclient.service.options import with_options
+from lockclient.service.service_flags import with_options
 
 ANY_LOCK_NAME = LockName(str)
 """A lock's name, checked by who takes the lock: a bad one has the status of no lock."""

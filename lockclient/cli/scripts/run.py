@@ -17,7 +17,7 @@ import click
 from lockclient.cli.exit_status import LOST, NOT_EXECUTABLE, NOT_FOUND
 from lockclient.cli.options import Duration
 from lockclient.cli.scripts.child import Child
-from lockclient.cli.scripts.errors import Failure, errors_as_statuses
+from lockclient.cli.scripts.error_lines import Failure, errors_as_statuses
 from lockclient.cli.scripts.heartbeats import FollowedMutex, OutputHeartbeats
 from lockclient.cli.scripts.lock_options import ANY_LOCK_NAME, lock_options
 from lockclient.cli.scripts.output_relay import Relay
@@ -25,7 +25,7 @@ from lockclient.cli.scripts.shell_mutex import ShellMutex, ending_cleanly, envir
 from lockclient.cli.scripts.signals import NOTIFIED, Signals, die_by_signal
 from lockclient.cli.scripts.warning_log import WarningLog
 from lockclient.errors import ClusterMutexError, LockLost
-from lockclient.service.options import with_options
+from lockclient.service.service_flags import with_options
 from lockclient.text.durations import period
 
 Notify = Callable[[str], None]

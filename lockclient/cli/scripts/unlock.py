@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from lockclient.cli.scripts.errors import errors_as_statuses, not_held
+from lockclient.cli.scripts.error_lines import errors_as_statuses, not_held
 from lockclient.cli.scripts.lock_options import held_lock_arguments
 from lockclient.cli.store_access import opened_store
 from lockclient.model.clocks import Deadline

@@ -11,7 +11,7 @@ from functools import partial
 
 import click
 
-from lockclient.service.options import Command, told_as
+from lockclient.service.service_flags import Command, told_as
 from lockclient.stores.registry import entry_of, setup_script
 from lockclient.stores.settings import Settings
 

@@ -21,7 +21,7 @@ from lockclient.cli.setup.processes import end, spawn
 from lockclient.cli.setup.store_server import START_TIMEOUT_S, StoreServer, answers
 from lockclient.cli.setup.valkey_server import Valkey, find_valkey
 from lockclient.errors import ClusterMutexError
-from lockclient.service.options import told_as
+from lockclient.service.service_flags import told_as
 
 
 class Stack:

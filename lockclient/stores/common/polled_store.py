@@ -14,9 +14,9 @@ from lockclient.errors import StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.common.async_bridge import AsyncBridge
 from lockclient.stores.common.background import Background
-from lockclient.stores.common.lifecycle import OpenedStore
 from lockclient.stores.common.lock_poll import LockPolls
 from lockclient.stores.common.polling import Follower, Polling
+from lockclient.stores.common.store_lifecycle import OpenedStore
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.protocol import Capabilities, Guard, Subscription, WatchEvent, WatchTarget
 from lockclient.stores.requests import Remove, Request, Take

@@ -12,7 +12,7 @@ from lockclient.errors import StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import MAX_VALUE_BYTES
 from lockclient.model.ticket import Ticket
-from lockclient.stores.common.lifecycle import OpenedStore
+from lockclient.stores.common.store_lifecycle import OpenedStore
 from lockclient.stores.etcd.errors import ErrorKind
 from lockclient.stores.etcd.keys import Keys, segment_of
 from lockclient.stores.etcd.requests import reading

@@ -16,7 +16,7 @@ from lockclient.model.retention import RECORD_RETENTION_S
 from lockclient.model.ticket import TICKET_TTL_S
 from lockclient.stores import requests
 from lockclient.stores.common.background import Background
-from lockclient.stores.common.lifecycle import CLEAN_UP_TIMEOUT_S
+from lockclient.stores.common.store_lifecycle import CLEAN_UP_TIMEOUT_S
 from lockclient.stores.etcd.errors import ErrorKind
 from lockclient.stores.etcd.keys import Keys
 from lockclient.stores.etcd.lease import Lease

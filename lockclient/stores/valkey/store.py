@@ -10,9 +10,9 @@ from functools import partial
 
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, monotonic
-from lockclient.stores.common.lifecycle import CLEAN_UP_TIMEOUT_S
 from lockclient.stores.common.polled_store import PolledStore
 from lockclient.stores.common.polling import Polling
+from lockclient.stores.common.store_lifecycle import CLEAN_UP_TIMEOUT_S
 from lockclient.stores.diagnosis_protocol import Finding, Voter
 from lockclient.stores.protocol import Capabilities
 from lockclient.stores.service_protocol import Change, Note

@@ -14,7 +14,7 @@ from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.holder import Holder
 from lockclient.model.removal import AUTO_UNLOCK, Removal
 from lockclient.model.retention import RECORD_RETENTION_S
-from lockclient.stores.common.lifecycle import closed
+from lockclient.stores.common.store_lifecycle import closed
 from lockclient.stores.outcomes import Outcome, Refused, Taken
 from lockclient.stores.requests import Delivery
 from lockclient.stores.valkey import errors, lua_scripts

@@ -42,7 +42,7 @@ MAY_IMPORT = {
     "lockclient.testing": ("testing", "embedded"),
     "lockclient.instruments.prometheus": ("prometheus",),
     "lockclient.instruments.opentelemetry": ("opentelemetry",),
-    "lockclient.service.options": ("services",),
+    "lockclient.service.service_flags": ("services",),
     "lockclient.service.metrics": ("services",),
     "lockclient.service.http_server": ("services",),
     "lockclient.stores.gcs": ("gcs",),

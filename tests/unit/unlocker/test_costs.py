@@ -10,7 +10,7 @@ from lockclient.model.holder import Holder
 from lockclient.overview.rows import Row, Transition
 from tests.support.fake_clock import FakeClock
 from unlocker.deadlines import Deadlines
-from unlocker.notifications.events import AUTO_UNLOCKED, Event
+from unlocker.notifications.event_messages import AUTO_UNLOCKED, Event
 from unlocker.notifications.note import MAX_OVER
 from unlocker.notifications.notifier import BlindnessDetector, Notifier
 from unlocker.notifications.recipients import Recipient

@@ -8,7 +8,7 @@ from itertools import chain
 import pytest
 
 from lockclient.stores.service_protocol import MAX_NOTE_BYTES
-from unlocker.notifications.events import (
+from unlocker.notifications.event_messages import (
     AUTO_UNLOCKED,
     PAST_ALERT,
     RATE_LIMITED,

@@ -22,7 +22,7 @@ import requests
 
 from lockclient.model.holder import Holder
 from tests.support.web_server import serving
-from unlocker.notifications.events import Message
+from unlocker.notifications.event_messages import Message
 from unlocker.notifications.note import REFUSED, TOLD, UNANSWERED
 from unlocker.notifications.recipients import MAX_URLS, Recipient, recipients_of
 

@@ -17,13 +17,13 @@ import grpc
 
 from lockclient.errors import ClusterMutexError, StoreClosed, StoreError
 from lockclient.model.clocks import Deadline, monotonic
-from lockclient.stores.common.lifecycle import closed
 from lockclient.stores.common.network_errors import (
     NOBODY_THERE,
     Cause,
     Reason,
     no_descriptors,
 )
+from lockclient.stores.common.store_lifecycle import closed
 from lockclient.stores.etcd.errors import (
     ErrorKind,
     answered,

@@ -21,8 +21,8 @@ from urllib3 import Timeout
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.fields import json_object
-from lockclient.stores.common.lifecycle import closed
 from lockclient.stores.common.network_errors import Cause, Reason, no_descriptors
+from lockclient.stores.common.store_lifecycle import closed
 from lockclient.stores.gcs import errors
 from lockclient.stores.gcs.location import GcsLocation, emulator
 from lockclient.stores.gcs.wire.access_tokens import AccessToken, AccessTokens

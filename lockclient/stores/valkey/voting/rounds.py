@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from lockclient.model.clocks import Deadline
-from lockclient.stores.common.lifecycle import closed
+from lockclient.stores.common.store_lifecycle import closed
 from lockclient.stores.valkey import errors, lua_scripts, reads
 from lockclient.stores.valkey.keys import LATE_REQUEST_S, milliseconds
 from lockclient.stores.valkey.lua_scripts import Answers, Command, Reply

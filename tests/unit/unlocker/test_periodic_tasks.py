@@ -11,8 +11,8 @@ import pytest
 from apscheduler.schedulers import base
 
 from tests.support.processes import wait_until
-from unlocker import scheduler
-from unlocker.scheduler import Jobs
+from unlocker import periodic_tasks
+from unlocker.periodic_tasks import Jobs
 
 
 class WallClock:
@@ -29,7 +29,7 @@ class WallClock:
 def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[Jobs]:
     WallClock.ahead = timedelta()
     monkeypatch.setattr(base, "datetime", WallClock)
-    monkeypatch.setattr(scheduler, "datetime", WallClock)
+    monkeypatch.setattr(periodic_tasks, "datetime", WallClock)
     found = Jobs()
     yield found
     found.stop()
