@@ -20,7 +20,7 @@ VERDICTS: Final = (*STATES, DEADLOCK, HELD_TOO_LONG)
 
 @dataclass(frozen=True, slots=True, eq=False)  # `standing` returns one object for equal ones
 class Standing:
-    """The verdict on a lock at a moment: the one word for it, and all `words` that find it."""
+    """The verdict on a lock at one time, and all `words` by which a search finds it."""
 
     state: str
     deadlock: bool = False

@@ -153,7 +153,7 @@ def label(text: str) -> str:
 
 _BETWEEN: Final = ";|\t\n \"'"
 _FORMULA: Final = re.compile(
-    # Whole runs, each looked at once: a text of nothing else must not take minutes.
+    # Whole runs, each scanned once: a text of nothing else must not take minutes.
     rf"(?:\A|(?<![{_BETWEEN}])(?=[{_BETWEEN}]))[{_BETWEEN}]*"
     # In all widths and heights: some take them for the same.
     "(?=[=+\\-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b\u207c\u207a\u207b"

@@ -1,4 +1,4 @@
-"""The snapshot that pages, API and metrics show: immutable, made when somebody looks."""
+"""The snapshot that pages, API and metrics show: immutable, built when a viewer asks."""
 
 from __future__ import annotations
 
@@ -129,8 +129,9 @@ class Snapshot:
         before: Snapshot | None,
     ) -> Snapshot:
         """Return the snapshot at a wall-clock time; `before` is an earlier one, if any."""
-        # The revision comes first: the copy may hold a change of the next one, and the snapshot is
-        # made again at the next look. The other way round that change would be missing for long.
+        # The revision is read before the rows. So the rows may have a change of the next revision,
+        # and the next request builds the snapshot again. In the other order that change could be
+        # missing until another one comes.
         revision, judged_at = table.revision, table.judged_at(wall)
         waiters, unlockers = table.waiters(), table.unlockers()
         gone = _gone(history, table, wall)  # before the rows: none of these is among them

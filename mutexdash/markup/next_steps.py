@@ -68,7 +68,9 @@ def steps_about_holder(holder: Holder, url: str) -> Iterator[Step]:
 
 def steps_about_waiter(head: Ticket) -> Iterator[Step]:
     """Yield what a person does about the next waiter if it does not take a free lock."""
-    yield from _visits(head, "who is next", "Check whether its process still runs:", python=True)
+    yield from _visits(
+        head, "the next waiter", "Check whether its process still runs:", python=True
+    )
 
 
 def _visits(who: Holder | Ticket, whose: str, process: str, *, python: bool) -> Iterator[Step]:

@@ -163,7 +163,7 @@ def read_link(_ctx: click.Context, param: click.Parameter, url: str) -> str:
             f"not {hidden(url)!r}."
         )
     if HAS_AT(url):
-        raise click.UsageError(f"{flag} holds a user: everybody who looks could read it.")
+        raise click.UsageError(f"{flag} holds a user: every viewer could read it.")
     return url.rstrip("/")
 
 

@@ -5,7 +5,7 @@
 import morph, { steadily } from "./morph.js";
 
 const EVERY = 2000; // milliseconds between two questions,
-const HIDDEN = 20000; // while nobody looks,
+const HIDDEN = 20000; // in a hidden tab,
 const SLOWEST = 10000; // and at most, when there is no answer
 
 const find = (id) => document.getElementById(id);
@@ -136,7 +136,7 @@ document.addEventListener("pointerover", (event) => {
   pointed = inside;
 });
 
-// Until when the picture is new: told with each answer, also where nothing in it has changed.
+// Up to when the page is proven to be complete: a header of each answer, of 304s, too.
 const setUpdated = (stamp) => {
   const node = document.querySelector("#updated [data-since]");
   if (!node || !stamp) return;

@@ -67,7 +67,7 @@ const morphInPlace = (old, fresh) => {
 };
 
 // What is to stay where it is on the screen: the row pointed at, else what has the focus, else the
-// first row in sight of a list that was scrolled.
+// first visible row of a list that was scrolled.
 const anchor = () => {
   const pointed = POINTS.matches && document.querySelector("[data-rows] > :hover");
   if (pointed) return pointed;

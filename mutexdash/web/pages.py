@@ -223,7 +223,7 @@ def _render(template: str, dated: DatedSnapshot, **shown: Any) -> str:
 def domain(hostname: str) -> tuple[str, str]:
     """Split a host's name into its first label and the rest; an address is not split."""
     first, dot, rest = hostname.partition(".")
-    if not first or first.isdecimal():  # an address: its end tells most
+    if not first or first.isdecimal():  # an address: its end matters most
         return hostname, ""
     return first, dot + rest
 
