@@ -63,19 +63,16 @@ class Observer:
             pass_on = partial(self._pass_on, event)
             _queue.put(pass_on if run is None else partial(run, pass_on))
 
-    def guarded(self, owner: object, function: Callable[..., Any], *args: object) -> Any:
+    def guarded(self, whose: object, function: Callable[..., Any], *args: object) -> Any:
         """Call the program's function; what it raises is logged, once until it works again."""
         try:
             result = function(*args)
         except Exception:
-            if id(owner) not in self._failing:
-                self._failing.add(id(owner))
-                log.exception(
-                    "%r, which the program gave for events of locks, failed; it is called again.",
-                    owner,
-                )
+            if id(whose) not in self._failing:
+                self._failing.add(id(whose))
+                log.exception("%r failed, which is told of locks; it is called again.", whose)
             return None
-        self._failing.discard(id(owner))
+        self._failing.discard(id(whose))
         return result
 
     def send(self, store: MutexStore, request: Request, deadline: Deadline) -> Outcome:

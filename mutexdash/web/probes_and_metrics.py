@@ -89,7 +89,7 @@ def lock_gauges(live: Live, store: ServiceStore) -> Iterator[Metric]:
     )
     yield GaugeMetricFamily(
         "mutexdash_waiters_unread",
-        "Queued clients whose tickets are too many to be read: a deadlock among them is not detected.",
+        "Queued clients whose tickets were not read: a deadlock among them is not detected.",
         snapshot.waits.unread,
     )
     running = len(snapshot.unlockers)
