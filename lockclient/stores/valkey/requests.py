@@ -96,9 +96,16 @@ from lockclient.stores.valkey.keys import (
     revision_of,
     token_of,
 )
-from lockclient.stores.valkey.lua_scripts import Answers, Command, Reply
+from lockclient.stores.valkey.lua_scripts import Answers, Command
 from lockclient.stores.valkey.take import Taking
-from lockclient.stores.valkey.voting.quorum import count, decoded, locks, record_of
+from lockclient.stores.valkey.voting.quorum import (
+    count,
+    decoded,
+    locks,
+    record_of,
+    with_record,
+    without_lock,
+)
 from lockclient.stores.valkey.voting.rounds import SETTLED_ROUNDS, OwnLock, Plan, Rounds
 from lockclient.stores.valkey.wire.broadcast import GRACE_S
 
@@ -190,8 +197,7 @@ def _restore_votes(
     It takes two short rounds, of servers that have just answered. The next push repeats what fails.
     """
     name, uuid, unlock_at = request.name, request.uuid, request.stamps.auto_unlock_at
-    replies = {i: reply.rest for i, reply in answers.items() if reply.kind == "not_holder"}
-    empty = {i: now for i, (holder, record, now) in replies.items() if not holder and not record}
+    empty = without_lock(answers)
     late_s = min(_MAX_LATE_S, _MAX_LATE_S if unlock_at is None else unlock_at - time.time())
     if not empty or late_s <= 0 or not (fields := _confirmed(rounds, request, push, answers)):
         return
@@ -346,19 +352,13 @@ def _remove(rounds: Rounds, request: requests.Remove) -> Plan[Outcome]:
             _publish(rounds, name, uuid, answers)
             return Done(0)
         if record:
-            ours = {i for i, reply in answers.items() if _has_record(reply, record.encode())}
             instead = (record, stands.decode(errors="replace"), _RETENTION_MS)
             undo = Command(lua_scripts.REPLACE_RECORD, (keys.record(name, uuid),), instead)
-            rounds.undo_queue.add(ours, undo)
+            rounds.undo_queue.add(with_record(answers, record.encode()), undo)
         removal = Removal.read(name, uuid, stands) if stands else None
         return NotHolder(current, removal, resent)
 
     return Plan(command, enough, read, early=early)
-
-
-def _has_record(reply: Reply, record: bytes) -> bool:
-    """Tell whether a server has our record of a removal, by this sending or an earlier one."""
-    return reply.kind == "dropped" or (reply.kind == "not_holder" and reply.rest[1] == record)
 
 
 PLANS: Final[Mapping[type[requests.Request], Callable[[Rounds, Any], Plan[Outcome]]]] = {

@@ -174,6 +174,22 @@ def record_of(name: str, uuid: str, answers: Answers) -> Removal | None:
     return Removal.read(name, uuid, found[0][0]) if found else None
 
 
+def with_record(answers: Answers, record: bytes) -> set[int]:
+    """Return the servers with this record of a removal, by this sending or an earlier one."""
+    return {
+        i
+        for i, reply in answers.items()
+        if reply.kind == "dropped" or (reply.kind == "not_holder" and reply.rest[1] == record)
+    }
+
+
+def without_lock(answers: Answers) -> dict[int, int]:
+    """Return the servers that have neither the lock that was pushed nor another one nor a record,
+    and their times in milliseconds."""
+    replies = ((i, reply.rest) for i, reply in answers.items() if reply.kind == "not_holder")
+    return {i: now for i, (holder, record, now) in replies if not (holder or record)}
+
+
 def decoded(value: object) -> str:
     """Return a text of a reply."""
     return value.decode(errors="replace") if isinstance(value, bytes) else ""
