@@ -19,7 +19,7 @@ from lockclient.model.holder import Holder
 from lockclient.model.ticket import Ticket
 from lockclient.stores.protocol import MutexStore
 from lockclient.threads import scheduler
-from lockclient.threads.reentry import is_in_own_thread, is_inside, own_thread_error
+from lockclient.threads.reentry import is_inside, is_own_thread, own_thread_error
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Params = ParamSpec("Params")
@@ -151,7 +151,7 @@ def run(steps: Steps[Result], store: MutexStore) -> Result:
     Raises:
         ClusterMutexError: a finalizer called in a thread of this library.
     """
-    if is_in_own_thread():
+    if is_inside() and is_own_thread():
         raise own_thread_error()
     return store.background.run_shielded(drive, steps, store)  # type: ignore[no-any-return]
 

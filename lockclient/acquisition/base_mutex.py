@@ -49,7 +49,7 @@ from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.protocol import Guard, Inbox, MutexStore
 from lockclient.stores.requests import Read
 from lockclient.threads.log_queue import get_logger
-from lockclient.threads.reentry import is_in_own_thread, own_thread_error
+from lockclient.threads.reentry import is_inside, is_own_thread, own_thread_error
 
 log = get_logger(__name__)
 
@@ -188,7 +188,7 @@ class BaseMutex(Generic[Held]):
         waiters: Hashable = None,
         backtrace: str | None = None,
     ) -> Attempt:
-        if is_in_own_thread():
+        if is_inside() and is_own_thread():
             raise own_thread_error()
         now, store = Now.read(), self._given_store or default_store.default_store()
         if store.background.overload:

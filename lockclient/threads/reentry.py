@@ -8,8 +8,9 @@ on top of our own code hands over to the background and returns at once.
 A finalizer in one of this library's own threads would delay that thread's work, or wait for it. So
 there a call that would wait (`acquire`, `alive`) raises an error at once.
 
-The marks are context variables, set in `Context.run`: one C call, after which an interrupt can't
-leave them set.
+The mark of our own code is a context variable, set in `Context.run`: one C call, after which an
+interrupt can't leave it set. The mark of a thread is the thread's own: a callback on an event loop
+runs in a copy of the context of the thread that scheduled it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
-from threading import Lock
+from threading import Lock, local
 from typing import Any, Generic, TypeVar
 
 from lockclient.errors import ClusterMutexError
@@ -25,15 +26,18 @@ from lockclient.errors import ClusterMutexError
 Result = TypeVar("Result")
 
 _inside: ContextVar[bool] = ContextVar("clustermutex_inside", default=False)
-_in_own_thread: ContextVar[bool] = ContextVar("clustermutex_in_own_thread", default=False)
+_this_thread = local()
 
 LOCK_TIMEOUT_S = 0.5
 """Seconds after which a caller of `briefly` continues without the lock."""
 
 is_inside = _inside.get
 """Tell whether our own code runs below the caller, in its thread."""
-is_in_own_thread = _in_own_thread.get
-"""Tell whether the caller runs on top of the work of one of this library's threads."""
+
+
+def is_own_thread() -> bool:
+    """Return whether the calling thread is one of this library; it may run the program's code."""
+    return hasattr(_this_thread, "is_own")
 
 
 def own_thread_error() -> ClusterMutexError:
@@ -70,14 +74,13 @@ def run_outside(work: Callable[..., Result], *args: Any) -> Result:
     """Call the program's code from ours: it may wait."""
     context = copy_context()
     context.run(_inside.set, False)
-    context.run(_in_own_thread.set, False)
     return context.run(work, *args)
 
 
 def mark_thread() -> None:
     """Mark the calling thread as one of this library, for its whole life."""
     _inside.set(True)
-    _in_own_thread.set(True)
+    _this_thread.is_own = True
 
 
 class AwaitInside(Generic[Result]):

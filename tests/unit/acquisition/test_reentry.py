@@ -7,6 +7,8 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from contextvars import Context, copy_context
+from queue import Queue
 from types import FrameType
 from typing import Any
 
@@ -53,6 +55,15 @@ class GarbageEverywhere:
         box.append(box)
         del suspended, box
         gc.collect(0)
+
+
+def test_a_context_of_a_thread_of_the_library_lets_other_threads_wait() -> None:
+    """A callback on an event loop has the context of the thread that scheduled it."""
+    store, contexts = MemoryStore(), Queue[Context]()
+    store.background.urgent.submit(lambda: contexts.put(copy_context()))
+    held = contexts.get(timeout=30).run(ClusterMutex("x", store=store).acquire)
+    assert held is not None
+    held.release()
 
 
 def test_garbage_that_releases_at_any_instruction_hangs_nothing() -> None:
