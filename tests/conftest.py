@@ -64,7 +64,7 @@ def caplog(
 
     def is_ours(record: logging.LogRecord) -> bool:
         text = record.getMessage()
-        return "dropped without" not in text or request.node.path.name in text
+        return "garbage-collected without" not in text or request.node.path.name in text
 
     caplog.__class__ = FlushedCapture
     handler = caplog.handler

@@ -52,7 +52,7 @@ def _release(held: Holding, seconds: float) -> None:
             # In this thread, because from Python 3.12 on `atexit` can start no thread.
             drive(held.releasing(seconds), held.store)
         except ClusterMutexError as error:
-            text = "could not release %r, taken at %s; unless it is gone all the same, %s: %s"
+            text = "could not release %r, taken at %s; unless the store released it, %s: %s"
             _warn_at_exit(held, text, error)
 
 
@@ -78,7 +78,7 @@ def _warn_of_leak(held: Holding) -> None:
         return
     where = line_of(held)
     message = (
-        f"The lock {held.acquisition.name!r}, taken at {where}, was dropped without being "
+        f"The lock {held.acquisition.name!r}, taken at {where}, was garbage-collected without being "
         f"released: {_until(held)}. Use `with`, or keep what acquire() returns."
     )
     log.warning("%s", message, extra=naming(held.acquisition))

@@ -284,7 +284,7 @@ class Acquisition(Validity):
         """Reclaim the lock if its holder has our identity and its process may have ended."""
         previous = seen.holder
         ours = previous is not None and previous.identity == self._record.identity
-        if previous is not None and ours and previous.has_newer_format:  # never taken over
+        if previous is not None and ours and previous.has_newer_format:  # never reclaimed
             log.warning(
                 "Not taking %r over from %s, though the identity is the same: its format %s is "
                 "newer than the one known here.",

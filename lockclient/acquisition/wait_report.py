@@ -43,7 +43,7 @@ class WaitReport:
         try:
             seen = yield Read(self._name), limit
         except ClusterMutexError:
-            why = "the store does not say who holds it"
+            why = "its holder could not be read"
         else:
             assert isinstance(seen, ReadResult)
             holder = seen.holder

@@ -1,6 +1,6 @@
 """Settings: where the locks are, from a URL, keyword arguments and the environment.
 
-Precedence: what the program says, then `CLUSTERMUTEX_URL`, then etcdctl's own variables, then
+Precedence: the program's arguments, then `CLUSTERMUTEX_URL`, then etcdctl's variables, then
 `127.0.0.1:2379`. A malformed value is an error, never a default.
 """
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Settings:
-    """Where the store is and how to talk to it.
+    """A store's servers, and how to connect to them.
 
-    Of an etcd each of these is an attribute, too, and so is `secure`: whether TLS is used.
+    For etcd, each argument is an attribute, too, and so is `secure`: whether TLS is used.
 
     Args:
         endpoints: `host:port` of each member of an etcd cluster.
@@ -32,7 +32,7 @@ class Settings:
         tls: TLS even without `cacert`: with the public authorities that gRPC brings along.
         user, password: for etcd's own authentication.
         password_file: path of a file with the password, read anew for each token.
-        location: where the locks are, in place of all of the above, which are etcd's.
+        location: where the locks are; replaces all arguments above, which are for etcd.
     """
 
     location: Location
@@ -53,12 +53,12 @@ class Settings:
         etcd = type(DEFAULT_LOCATION)(
             endpoints, root, cacert, cert, key, tls, user, password, password_file
         )
-        # With a location, too, as `dataclasses.replace` of settings wants it.
+        # `dataclasses.replace` passes a location together with other arguments.
         location = etcd if location is None else _changed(location, asdict(etcd))
         object.__setattr__(self, "location", location)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name == "location":  # as it is made by `copy` and `pickle`
+        if name.startswith("_") or name == "location":  # while `copy` or `pickle` makes the object
             raise AttributeError(name)
         return getattr(self.location, name)
 
@@ -105,7 +105,7 @@ def made_of(
 ) -> Settings:
     """Return the settings of a URL or endpoints and other fields, the rest from the environment.
 
-    Beside a client, which has a token of its own, the environment's user is somebody else.
+    With an etcd3 client, which has its own token, user and password of the environment don't count.
 
     Raises:
         ValueError: a value is malformed, a field unknown, or both URL and endpoints are given.
@@ -123,7 +123,7 @@ def made_of(
             raise ValueError(
                 f"endpoints must be a list of texts, not the text {hidden(endpoints)!r}."
             )
-        if not isinstance(location, type(DEFAULT_LOCATION)):  # the program says that it is etcd
+        if not isinstance(location, type(DEFAULT_LOCATION)):  # endpoints mean an etcd
             location = DEFAULT_LOCATION.from_environment()
         location = location.at_endpoints(endpoints)
     if with_client:
@@ -135,13 +135,14 @@ def made_of(
     return Settings(location=_changed(location, others))
 
 
-def _changed(location: Location, said: Mapping[str, Any]) -> Location:
+def _changed(location: Location, fields_of_etcd: Mapping[str, Any]) -> Location:
     """Return a location with those of etcd's fields that are not at their defaults.
 
     Raises:
-        ValueError: it is not etcd's, so that they mean nothing there, and somebody counts on them.
+        ValueError: there are such fields, and the location is another store's.
     """
-    given = {name: value for name, value in said.items() if value != _ETCD_DEFAULTS[name]}
+    changed = fields_of_etcd.items()
+    given = {name: value for name, value in changed if value != _ETCD_DEFAULTS[name]}
     if isinstance(location, type(DEFAULT_LOCATION)):
         return replace(location, **given)
     if not given:

@@ -184,7 +184,9 @@ class TestAsyncio:
                 await mutex.release()
 
         asyncio.run(main())
-        wait_until(lambda: "was dropped without being released" in caplog.text, what="a warning")
+        wait_until(
+            lambda: "was garbage-collected without being released" in caplog.text, what="a warning"
+        )
 
 
 class TestDropped:
@@ -203,7 +205,7 @@ class TestDropped:
                 wait_until(lambda: caught, what="the warning")
             assert caught[0].category is ResourceWarning
             assert caught[0].filename == __file__
-            assert caplog.text.count("was dropped without being released") == 1
+            assert caplog.text.count("was garbage-collected without being released") == 1
             asked = len(store.asked)
             time.sleep(0.3)
             assert len(store.asked) <= asked + 1, "but for a push that was under way"
