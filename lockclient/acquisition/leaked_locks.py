@@ -78,8 +78,8 @@ def _warn_of_leak(held: Holding) -> None:
         return
     where = line_of(held)
     message = (
-        f"The lock {held.acquisition.name!r}, taken at {where}, was garbage-collected without being "
-        f"released: {_until(held)}. Use `with`, or keep what acquire() returns."
+        f"The lock {held.acquisition.name!r}, taken at {where}, was garbage-collected without "
+        f"being released: {_until(held)}. Use `with`, or keep what acquire() returns."
     )
     log.warning("%s", message, extra=naming(held.acquisition))
     held_locks.on_lost_threads.submit(partial(_warn, message, where))
