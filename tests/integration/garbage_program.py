@@ -18,10 +18,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import count
+from pathlib import Path
 from queue import Queue
 from types import CodeType, FrameType
 from typing import Any
 
+import lockclient
 from lockclient import (
     AsyncClusterMutex,
     ClusterMutex,
@@ -37,7 +39,7 @@ from tests.support.locks import has
 from tests.support.processes import wait_until
 
 STORE = open_store(Settings.load(sys.argv[1]))
-LIBRARY = "lockclient/"
+LIBRARY = f"{Path(lockclient.__file__).parent}/"
 MAKERS, AHEAD = 6, 50
 GENEROUS_S = 60.0
 
@@ -76,7 +78,7 @@ class Garbage:
     def trace(self, frame: FrameType, event: str, _: object) -> Any:
         """Collect at each instruction of the library that this thread has not come to before."""
         code = frame.f_code
-        frame.f_trace_opcodes = LIBRARY in code.co_filename and "tests" not in code.co_filename
+        frame.f_trace_opcodes = code.co_filename.startswith(LIBRARY)
         if not frame.f_trace_opcodes:
             return None
         if event == "opcode":
@@ -108,7 +110,7 @@ class Garbage:
         """Trace the thread that calls this, and what it does already."""
         frame = inspect.currentframe()
         while frame is not None:
-            if LIBRARY in frame.f_code.co_filename:
+            if frame.f_code.co_filename.startswith(LIBRARY):
                 frame.f_trace, frame.f_trace_opcodes = self.trace, True
             frame = frame.f_back
         sys.settrace(self.trace)

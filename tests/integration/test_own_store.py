@@ -43,7 +43,7 @@ def installed(tmp_path: Path) -> dict[str, str]:
 )
 def test_it_is_held_to_the_contract(store: str, left_out: str, installed: dict[str, str]) -> None:
     """By the suite as an author runs it, from a checkout."""
-    these = ("-k", "test_two_names_never_meet or test_withdrawing_leaves")
+    these = ("-k", "test_two_names_never_meet or test_only_the_acquisition")
     done = run_to_end(*SUITE, store, *these, folder=CHECKOUT, env=installed)
     assert f"no tests of: {left_out}" in done.stdout
     assert "skipped" not in done.stdout
