@@ -8,6 +8,7 @@ registers its scheme by an entry point (`ENTRY_POINTS`).
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -59,8 +60,18 @@ class StoreEntry:
         return self._load("roles", "setup_script")
 
     def _load(self, module: str, attribute: str) -> Any:
-        return getattr(import_module(f"lockclient.stores.{self.name}.{module}"), attribute)
+        with _importing:
+            return getattr(import_module(f"lockclient.stores.{self.name}.{module}"), attribute)
 
+
+_importing = threading.RLock()
+"""A fork waits for it: its child would wait for ever for a module that a thread, which the child
+does not have, was importing."""
+os.register_at_fork(
+    before=_importing.acquire,
+    after_in_parent=_importing.release,
+    after_in_child=_importing.release,
+)
 
 _ETCD = StoreEntry("etcd", takes="client", knows_certificates=True)
 ENTRIES: Final = {

@@ -198,6 +198,33 @@ mutex.release()
 print("done")
 """
 
+IMPORTING = """
+import os, signal, sys, threading
+from lockclient import ClusterMutex
+os.environ["CLUSTERMUTEX_URL"] = "valkey://127.0.0.1/root"
+imports, forks = threading.Event(), threading.Event()
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "lockclient.stores.valkey.store":
+            imports.set()
+            forks.wait()
+
+os.register_at_fork(before=forks.set)  # it runs before the library's own
+sys.meta_path.insert(0, Finder())
+thread = threading.Thread(target=ClusterMutex, args=["x"])
+thread.start()
+imports.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(30)  # ends it if it hangs
+    ClusterMutex("x")
+    os._exit(0)
+thread.join()
+assert os.waitpid(child, 0)[1] == 0
+print("done")
+"""
+
 
 def run(
     script: str, settings: Settings, *words: str, status: int = 0, first: str = ""
@@ -218,6 +245,12 @@ def test_a_child_holds_nothing_and_disturbs_nothing(settings: Settings, figure: 
 def test_a_child_uses_its_parents_object(script: str, settings: Settings) -> None:
     """In the child it is a mutex like any other: not held, and good for taking the lock."""
     assert run(script, settings).stdout == "done\n"
+
+
+def test_a_fork_waits_for_the_import_of_a_store() -> None:
+    """The child would wait for ever for a module that a thread of its parent's was importing."""
+    done = run_to_end(sys.executable, "-c", IMPORTING, timeout=60)
+    assert done.stdout == "done\n"
 
 
 def test_a_signal_handler_may_call_during_a_fork(settings: Settings) -> None:
