@@ -74,7 +74,8 @@ class Query:
                 f"The parameter q may have {_MAX_SEARCH_CHARS} characters; this one has "
                 f"{len(text)}."
             )
-        if (words := len(Search.read(text).terms)) > _MAX_SEARCH_WORDS:
+        words = len(Search.read(text).terms) if text else 0
+        if words > _MAX_SEARCH_WORDS:
             raise BadParameter(
                 f"The parameter q may have {_MAX_SEARCH_WORDS} words; this one has {words}."
             )

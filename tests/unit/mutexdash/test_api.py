@@ -177,6 +177,7 @@ def test_pages_leave_nothing_out_and_show_nothing_twice(board: Board) -> None:
         ("locks", {"state": "lost"}, "state"),
         ("locks", {"q": "x" * 301}, "q"),
         ("locks", {"q": "-zq " * 21}, "q may have 20 words; this one has 21"),
+        ("locks", {"q": '"z"' * 21}, "q may have 20 words; this one has 21"),
         ("locks", {"stat": "ok"}, "'stat'"),
         ("removed", {"page": "x"}, "page"),
         ("removed", {"state": "ok"}, "'state' here; there are q, page, per_page."),
