@@ -2,7 +2,7 @@
 
 A lock has one entry in a heap of moments. A heartbeat only gives the lock a new verdict with later
 moments. When the old entry comes up, it is put back with the new moment. So a heartbeat costs one
-verdict, and a sweep looks only at the entries that come up.
+verdict, and a sweep reads only the entries that come up.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class JudgedLock:
 
     @property
     def alert_moment(self) -> float:
-        """The moment of the alert; not after the removal, even if the stamps say so."""
+        """The moment of the alert; never after the removal, whatever the stamps are."""
         alert = self.verdict.alert
         return min(self.verdict.due, NEVER if alert is None else alert)
 

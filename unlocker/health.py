@@ -74,7 +74,7 @@ class Health:
         return self.jobs.trouble(LIMIT)
 
     def is_ready(self) -> str | None:
-        """Return a sentence that says why this unlocker can't do its work now; None if it can."""
+        """Return why this unlocker can't do its work now, as a sentence; None if it can."""
         if not self.table.ready():
             why = self.table.trouble or too_few(self.store.votes())
             return f"The locks could not be read yet. {why or f'Does {self._where} answer?'}"
@@ -102,11 +102,10 @@ class Health:
                 f"For {duration(refused)} the store at {self._where} has accepted no heartbeat of "
                 f"ours, and so would accept no removal: {self._refusal}"
             )
-        late = monotonic() - self.swept_at
-        if late > MAX_SWEEP_AGE_S:
-            return (
-                f"The last look for locks that are due was {duration(late)} ago; it should be 1 s."
-            )
+        since_sweep = monotonic() - self.swept_at
+        if since_sweep > MAX_SWEEP_AGE_S:
+            ago = duration(since_sweep)
+            return f"The last look for locks that are due was {ago} ago; it should be 1 s."
         return self.jobs.trouble(MAX_SWEEP_AGE_S)
 
     def gauges(self) -> Iterator[Metric]:

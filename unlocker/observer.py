@@ -118,7 +118,7 @@ class Observer:
         if why := holder.undecided():
             if before is None or not before.holder.undecided():
                 _warn("undecided", holder, "will not be auto-unlocked", why)
-            return  # a person's stamps say nothing about the host's clock
+            return  # a person's stamps do not show the host's clock
         pushed = before is None or before.holder.alive_at != holder.alive_at
         if live and pushed and holder.alive_at is not None and holder.hostname is not None:
             seen_at = now.wall - (now.monotonic - after.seen_at)

@@ -63,7 +63,7 @@ class Jobs:
         self._scheduler.add_job(partial(pulse.run, task), _Every(seconds), next_run_time=first)
 
     def trouble(self, limit: float) -> str | None:
-        """Return a sentence if a vital task is late by more than `limit` seconds, else None.
+        """Return a sentence if a vital task is overdue by more than `limit` seconds, else None.
 
         Such a task hangs, or APScheduler's thread has ended.
         """

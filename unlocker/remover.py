@@ -119,7 +119,7 @@ class Remover:
         """Wait until the rate limit has counted all removals up to our last one.
 
         That is step 2 in `rate_limit`. The table reports the removal in the same step in which it
-        reports that the lock is gone.
+        reports that the lock is no longer held.
         """
         deadline = Deadline.after(_REQUEST_TIMEOUT_S)
         while self._last_removed is not None and self.deadlines.is_current(self._last_removed):
@@ -180,7 +180,7 @@ class Remover:
         return CHANGED if outcome.holder == uuid else self._result_if_gone(outcome.removal)
 
     def _result_if_gone(self, removal: Removal | None) -> str:
-        """Return how a lock that is gone was removed; our own earlier request may have done it."""
+        """Return how a lock ended; an earlier request of ours may have removed it."""
         if removal is None or removal.removed_by != self.identity:
             return GONE
         self._log_removal(removal)

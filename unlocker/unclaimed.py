@@ -68,18 +68,18 @@ class UnclaimedLocks:
 
     def names(self) -> list[str]:
         """Return the locks that have been free for `NORMAL_HANDOVER_S` in the last scan."""
-        return [name for _, name in self._late()]
+        return [name for _, name in self._overdue()]
 
-    def _late(self) -> list[tuple[float, str]]:
+    def _overdue(self) -> list[tuple[float, str]]:
         with self._lock:
             until = self._scanned_at - NORMAL_HANDOVER_S
             return [(since, name) for name, since in self._free_since.items() if since <= until]
 
     def gauges(self) -> Iterator[Metric]:
         """Yield the gauges of the last scan."""
-        late = self._late()
+        overdue = self._overdue()
         offset = time.time() - monotonic()
-        found = [(Holder(name), since + offset) for since, name in sorted(late)]
+        found = [(Holder(name), since + offset) for since, name in sorted(overdue)]
         yield GaugeMetricFamily(
             "clustermutex_locks_free_with_waiters",
             f"Locks that have been free for {NORMAL_HANDOVER_S:g} s or longer although clients "

@@ -122,7 +122,7 @@ class Unlocker:
         self._health = Health(store, table, self._freshness, self._jobs, metrics)
         self.is_live, self.is_ready = self._health.is_live, self._health.is_ready
         # In a polled store nobody sees a heartbeat before the next poll, and each one costs a
-        # write. Due locks show late there, so sweeps are more frequent to lose no more time.
+        # write. Due locks are found later there, so sweeps are more frequent.
         self._heartbeat_interval = max(HEARTBEAT_INTERVAL_S, store.poll)
         self._sweep_interval = SWEEP_INTERVAL_S / 4 if store.poll else SWEEP_INTERVAL_S
         self._ttl = max(_MIN_TTL_S, 3 * store.poll)
@@ -131,7 +131,7 @@ class Unlocker:
         self._compared_at = monotonic()
         self._clock_trouble = ""  # as it is announced
         self.clock_warning = ""
-        """A sentence that says why this host's wall clock can't be trusted; empty if it can."""
+        """Why this host's wall clock can't be trusted, as a sentence; empty if it can."""
         self._was_current = False
         self._swept_from = monotonic()  # begin of the last sweep, also of a skipped one
         self._polled_at = -inf
@@ -183,7 +183,7 @@ class Unlocker:
         self._table.stop()
 
     def supervise(self) -> str | None:
-        """Reopen a watch that is late; return the same as `is_live`."""
+        """Reopen a watch that lags; return the same as `is_live`."""
         self._freshness.escalate()
         return self.is_live()
 

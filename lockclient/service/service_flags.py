@@ -29,7 +29,7 @@ class ServiceCommand(click.Command):
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         """See `click.Command`."""
-        with _told_plainly():
+        with _escaping_errors():
             return super().make_context(*args, **extra)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -48,12 +48,12 @@ class ServiceCommand(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """See `click.Command`."""
-        with _told_plainly():
+        with _escaping_errors():
             return super().invoke(ctx)
 
 
 @contextmanager
-def _told_plainly() -> Iterator[None]:
+def _escaping_errors() -> Iterator[None]:
     try:
         yield
     except click.UsageError as error:
@@ -64,8 +64,8 @@ def _told_plainly() -> Iterator[None]:
 
 
 @contextmanager
-def told_as(error_of: Callable[[str], click.ClickException]) -> Iterator[None]:
-    """Tell what a ValueError says as an error of the command line, a usage error as a rule."""
+def as_click_error(error_of: Callable[[str], click.ClickException]) -> Iterator[None]:
+    """Raise a ValueError of the block as an error of the command line."""
     try:
         yield
     except ValueError as error:
@@ -73,7 +73,7 @@ def told_as(error_of: Callable[[str], click.ClickException]) -> Iterator[None]:
 
 
 class Parsed(click.ParamType[Value]):
-    """A value that a function reads from a text; its ValueError says what is wrong.
+    """A value that a function parses; its ValueError becomes the usage error.
 
     Args:
         name: stands for the value in the help.
@@ -102,7 +102,7 @@ def _read_address(text: str) -> tuple[str, int]:
 
 
 def _read_pace(text: str) -> float:
-    """Read how often a store is looked at."""
+    """Parse the interval of polls."""
     if not 0.5 <= (seconds := parse_duration(text)) <= 60:
         raise ValueError(f"{text!r} is not from 0.5 to 60 seconds.")
     return seconds
@@ -121,16 +121,16 @@ def url_option(**attributes: Any) -> Callable[[Command], Command]:
 
 
 def settings_of(_ctx: object, _param: object, given: Settings | None) -> Settings:
-    """Return what `--url` gave, or else what the environment says, as a usage error if it can't."""
-    with told_as(click.UsageError):
+    """Return the settings of `--url`, else of the environment; raises a usage error."""
+    with as_click_error(click.UsageError):
         return given or Settings.load()
 
 
 def hosts_of(text: str | None) -> frozenset[str]:
-    """Return the names of `--allowed-host`, as a usage error if they are none."""
+    """Return the names of `--allowed-host`; raises a usage error."""
     from lockclient.service.request_filter import read_hosts  # the command needs nothing of it
 
-    with told_as(click.UsageError):
+    with as_click_error(click.UsageError):
         return read_hosts(text)
 
 
@@ -138,7 +138,7 @@ def store_of(settings: Settings, poll: float | None) -> ServiceStore:
     """Open a service's store, with the pace that `--poll` asks for.
 
     Raises:
-        click.UsageError: it is none that is looked at.
+        click.UsageError: the store is not polled.
     """
     store = open_store(settings)
     if poll is not None:

@@ -137,17 +137,17 @@ def held_too_long_gauges(table: Table) -> Iterator[Metric]:
     """
     now = time.time()
     holders = [row.holder for row in table.rows().values() if row.held]
-    late = [(holder, at) for holder in holders if (at := holder.too_long_at) and at < now]
-    late.sort(key=lambda found: found[1])
+    found = [(holder, at) for holder in holders if (at := holder.too_long_at) and at < now]
+    found.sort(key=lambda item: item[1])
     yield GaugeMetricFamily(
         "clustermutex_locks_held_too_long",
         "Locks that are held for longer than their max_hold.",
-        len(late),
+        len(found),
     )
     yield from series(
         "held_too_long",
         "When the max_hold of such a lock was over, the ones that were first.",
-        late,
+        found,
         "Who holds such a lock.",
     )
 

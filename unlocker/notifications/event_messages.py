@@ -27,19 +27,19 @@ KINDS = {
     IS_BLIND: ("unlocker blind", "unlockers blind"),
     SEES: ("unlocker working again", "unlockers working again"),
 }
-"""Kinds of events, with their names in a title: of one, and of several."""
+"""Kinds of events, with their names in a title: for one event, and for several."""
 CONDITIONS = {
     TOO_LONG: "held too long",
     BROKEN: "broken",
     UNCLAIMED: "free while clients wait for it",
 }
-"""Kinds of events of locks that `condition_events` finds, and what is no longer so at their end."""
+"""Kinds of events that `condition_events` finds, and the words for their end."""
 REPEATABLE = {RATE_LIMITED, BROKEN, UNCLAIMED}
-"""Kinds of which the next event may have the same name, when the last has ended."""
+"""Kinds whose next event may have the same name after the last one has ended."""
 MAX_LINES = 20
 """Events that a message names."""
 MARKED_AGE_S = 60.0
-"""Seconds after which a message says how old an event is."""
+"""Seconds after which a message has the age of an event."""
 TAG_CHARS = 8
 
 
@@ -50,7 +50,7 @@ class Event:
     Attributes:
         name: the same for all unlockers that notice it.
         kind: one of `KINDS`.
-        line: the text; empty for the later events of a crowd and for those that all have.
+        line: the text; empty if it is only counted, or sent to all recipients.
         at: when it happened, Unix seconds by some host's clock: for its age alone.
         revision: what the table showed when this unlocker noticed it.
         lock: of an event that stands until it has ended: the lock's name, or `RATE_LIMITED`.
@@ -58,7 +58,7 @@ class Event:
         noticed: when this unlocker noticed it, on its monotonic clock.
         found: whether it happened before this unlocker started.
         noted: whether the note has it.
-        stands: tells whether it is still so; an event that has ended is not noted.
+        stands: returns whether it is still so; an event that has ended is not noted.
     """
 
     name: str
@@ -171,8 +171,8 @@ def message_of(
         counts[event.kind] += 1
         if event.line and len(lines) < MAX_LINES:
             age = now - event.at
-            late = f" ({duration(age)} ago)" if age >= MARKED_AGE_S else ""
-            lines.append(plain(event.line) + late)
+            ago = f" ({duration(age)} ago)" if age >= MARKED_AGE_S else ""
+            lines.append(plain(event.line) + ago)
     if (rest := counts.total() - len(lines)) > 0:
         lines.append(f"And {rest} more: the dashboard shows all.")
     if more:

@@ -12,7 +12,7 @@ object:
     events  in the order in which they are sent: `name`, `kind`, `line`, `at`, `revision`; `lock` of
             an event that stands until it has ended; `owed` and `told`, names of recipients
     over    the tags of the last events that are over, one behind the other, so that an unlocker
-            that notices one late does not add it again
+            that notices one later does not add it again
 
 An unlocker writes an attempt before it sends. So its successor finds, if the sender dies
 
@@ -21,9 +21,9 @@ An unlocker writes an attempt before it sends. So its successor finds, if the se
     later, before the outcome      `tried`: it sends these in one message, marked `(again)`
     after the outcome              the event told
 
-An unlocker whose write had no answer reads the note again, which tells whether it was written.
+An unlocker whose write had no answer reads the note again, which shows whether it was written.
 An event that stands is kept when all recipients have it. When it has ended, those that were owed
-or told it are owed a `RESOLVED`. Wall clocks tell ages and nothing else.
+or told it are owed a `RESOLVED`. Wall clocks are used for ages only.
 """
 
 from __future__ import annotations
@@ -96,12 +96,12 @@ class NotificationNote:
     """
 
     def __init__(self, value: bytes = b"") -> None:
-        said = _filled({"urls": {}, "events": [], "over": ""}, json_object(value))
-        over = said["over"]
+        given = _filled({"urls": {}, "events": [], "over": ""}, json_object(value))
+        over = given["over"]
         self.over = over[len(over) % TAG_CHARS :][-MAX_OVER * TAG_CHARS :]
-        urls = [name for name in said["urls"] if is_url_name(name)][:_MAX_URLS]
+        urls = [name for name in given["urls"] if is_url_name(name)][:_MAX_URLS]
         fields = asdict(UrlState())
-        self.urls = {name: UrlState(**_filled(fields, said["urls"][name])) for name in urls}
+        self.urls = {name: UrlState(**_filled(fields, given["urls"][name])) for name in urls}
         for state in self.urls.values():
             state.tried = _texts(state.tried)
             state.failed = min(state.failed, _MAX_COUNT)
@@ -109,7 +109,7 @@ class NotificationNote:
             counts = {kind: count for kind, count in state.more.items() if kind in KINDS}
             state.more = {kind: min(n, _MAX_COUNT) for kind, n in counts.items() if _fits(n, 0)}
         blank = {name: getattr(Event("", "", "", 0.0), name) for name in _STORED}
-        events = [Event(**_filled(blank, found)) for found in said["events"]]
+        events = [Event(**_filled(blank, found)) for found in given["events"]]
         self.events = [event for event in events if event.name and event.kind in KINDS]
         for event in self.events:
             event.line = event.line[:_MAX_LINE_CHARS]
@@ -119,22 +119,22 @@ class NotificationNote:
     def value(self) -> bytes:
         """Return the bytes to write."""
         events = [{name: getattr(event, name) for name in _STORED} for event in self.events]
-        said = {
+        fields = {
             "urls": {name: asdict(state) for name, state in self.urls.items()},
             "events": [{name: fact for name, fact in event.items() if fact} for event in events],
             "over": self.over[-MAX_OVER * TAG_CHARS :],
         }
-        text = json.dumps(said, ensure_ascii=False, separators=(",", ":"))
+        text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
         return text.encode(errors="replace")
 
     def owed(self, url: str) -> list[Event]:
         """Return the events that a recipient is owed, in order."""
         return [event for event in self.events if url in event.owed]
 
-    def configure(self, urls: Collection[str], gone: Collection[str], now: float) -> None:
-        """Add recipients that are new, at `now` by the wall clock; forget those that are gone."""
-        for url in [url for url in gone if url in self.urls]:
-            self._tell(url, self.events)
+    def configure(self, urls: Collection[str], unused: Collection[str], now: float) -> None:
+        """Add new recipients, at `now` by the wall clock; forget the `unused` ones."""
+        for url in [url for url in unused if url in self.urls]:
+            self._mark_sent(url, self.events)
             del self.urls[url]
         if not self.urls.keys() >= {*urls}:
             first = {url: self.urls.get(url, UrlState(since=now)) for url in urls}
@@ -149,7 +149,7 @@ class NotificationNote:
         for event in events:
             if event.name in known:
                 for url in event.told:
-                    self._tell(url, [known[event.name]])
+                    self._mark_sent(url, [known[event.name]])
             elif event.tag not in over:
                 self._append(event, event.line if new < MAX_LINES else "")
                 known[event.name] = self.events[-1]
@@ -162,7 +162,7 @@ class NotificationNote:
             for url, state in self.urls.items()
             if url not in event.told and not (event.found and event.at < state.since)
         ]
-        if event.name.endswith(".gone"):  # the removal tells of the alert's end
+        if event.name.endswith(".gone"):  # the message about the removal also ends the alert
             for alert in self.events:
                 alert.lock = "" if alert.holder == event.holder else alert.lock
         line = line[:_MAX_LINE_CHARS]
@@ -215,10 +215,10 @@ class NotificationNote:
             if outcome == TOLD:
                 state.more = dict(Counter(state.more) - Counter(attempt.more))
         if outcome == TOLD:  # also if another unlocker sends by now
-            self._tell(url, [event for event in self.events if event.name in names])
+            self._mark_sent(url, [event for event in self.events if event.name in names])
         return given_up
 
-    def _tell(self, url: str, events: Collection[Event]) -> None:
+    def _mark_sent(self, url: str, events: Collection[Event]) -> None:
         for event in events:
             if url in event.owed:
                 event.owed.remove(url)
@@ -236,7 +236,7 @@ class NotificationNote:
         """Count events that a recipient is owed, instead of sending each."""
         counts = Counter(event.kind for event in events if url in event.owed)
         self.urls[url].more = dict(Counter(self.urls[url].more) + counts)
-        self._tell(url, events)
+        self._mark_sent(url, events)
 
     def _fit(self) -> int:
         """Only count the oldest events while there are too many, or too long ones; return how
@@ -254,12 +254,11 @@ class NotificationNote:
         return dropped
 
 
-def _filled(blank: Mapping[str, Any], said: Any) -> dict[str, Any]:
-    """Return the fields of `said` that are of the kind of those in `blank`, and the others of
-    `blank`."""
-    found = said if isinstance(said, dict) else {}
+def _filled(blank: Mapping[str, Any], value: Any) -> dict[str, Any]:
+    """Return the fields of `blank`, each with the value from `value` if that has the same kind."""
+    given = value if isinstance(value, dict) else {}
     return {
-        name: value if _fits(value := found.get(name), default) else type(default)(default)
+        name: item if _fits(item := given.get(name), default) else type(default)(default)
         for name, default in blank.items()
     }
 

@@ -48,7 +48,7 @@ LOG_INTERVAL_S = 60.0
 RATE_LIMIT_OFF_S = 120.0
 """Seconds without an engaged rate limit, or unclaimed lock, until the next one is notified."""
 SCAN_INTERVAL_S = 10.0
-"""Seconds between two looks at all locks for `CONDITIONS`."""
+"""Seconds between two scans of all locks for `CONDITIONS`."""
 STUCK_S = 90.0
 """Seconds without a step after which a thread counts as stuck."""
 FORGET_S = 86400.0
@@ -77,8 +77,8 @@ class BlindnessDetector:
         self._blind: Event | None = None
 
     def observe(self, why: str | None, now: float) -> Event | None:
-        """Take in why it can't work, or None if it can; return an event if that begins or ends."""
-        # A process that was stopped may well see in a moment.
+        """Return an event if blindness begins or ends; `why`: it can't work now, None: it can."""
+        # A process that was stopped may be able to work in a moment.
         passed = 0.0 if self._observed_at is None else min(now - self._observed_at, _MAX_STEP_S)
         self._observed_at = now
         blind_for = self._blind_for + (passed if why else -passed / 2)
@@ -88,8 +88,8 @@ class BlindnessDetector:
             self._blind.stands = lambda: self._blind is not None
             return self._blind
         if self._blind_for == 0.0 and self._blind is not None:
-            told, self._blind = self._blind.noted or self._blind.told, None
-            if told:
+            was_sent, self._blind = self._blind.noted or self._blind.told, None
+            if was_sent:
                 return self._event(SEES, f"{self._identity} is working again.", now)
         return None
 
@@ -166,7 +166,7 @@ class Notifier:
         if not self._recipients:
             return
         with self._lock:
-            if len(self._pending) >= MAX_OVER:  # first what all were told without a note
+            if len(self._pending) >= MAX_OVER:  # drop those that all recipients got
                 number = len(self._recipients)
                 self._pending = [e for e in self._pending if len(e.told) < number]
             if kept := len(self._pending) < MAX_OVER:
@@ -221,8 +221,8 @@ class Notifier:
         """Return the living unlockers with recipients, the oldest first, and those recipients."""
         found = []
         for name, value in self._table.unlockers().items():
-            said = announced(value)
-            recipients, started_at = said.get("recipients"), said.get("started_at")
+            fields = announced(value)
+            recipients, started_at = fields.get("recipients"), fields.get("started_at")
             if isinstance(recipients, dict) and isinstance(started_at, (int, float)):
                 found.append((started_at, name, recipients))
         found.sort(key=lambda unlocker: unlocker[:2])
@@ -295,17 +295,17 @@ class Notifier:
         for url in (*self._senders, *(url for _, found in notifiers for url in found)):
             self._announced_at[url] = now
         noted = self._shared.note.urls
-        gone = [url for url in noted if now - self._announced_at.setdefault(url, now) > FORGET_S]
+        unused = [url for url in noted if now - self._announced_at.setdefault(url, now) > FORGET_S]
         is_due = pending and (ending or now >= min(event.noticed for event in pending) + turn)
         is_new = not noted.keys() >= self._senders.keys()
-        if now < self._retry_at or not (ended or is_due or is_new or gone):
+        if now < self._retry_at or not (ended or is_due or is_new or unused):
             return
         self._retry_at = now + READ_INTERVAL_S  # should it fail
         # An event that has ended is left out, unless a recipient was told.
         events = [event for event in pending if event.told or event.stands()]
 
         def edit(note: NotificationNote) -> int:
-            note.configure(self._senders.keys(), gone, time.time())
+            note.configure(self._senders.keys(), unused, time.time())
             return note.add(events) + note.end(ended, time.time())
 
         if dropped := self._shared.change(edit):
@@ -318,7 +318,7 @@ class Notifier:
             self._pending = [event for event in self._pending if event not in done]
 
     def _drop(self, number: int, what: str) -> None:
-        """Count events that are not sent one by one, and log that at times."""
+        """Count events that are not sent one by one; log that at most once a minute."""
         self.count("dropped", number)
         if (now := monotonic()) >= self._logged_at + LOG_INTERVAL_S:
             self._logged_at = now
@@ -334,7 +334,7 @@ class Notifier:
         recipients.
 
         A blind unlocker, or one that has not caught up with the event's revision, does not know.
-        An end is noted later than a removal, which tells of it.
+        An end is noted later than a removal, whose message includes the end.
         """
         since, found = self._ended_since, dict[str, str]()
         self._ended_since = {}
@@ -348,7 +348,7 @@ class Notifier:
         return found
 
     def _end_of(self, event: Event) -> str | None:
-        """Return what is said of an end; None: it stands, or nobody knows."""
+        """Return the line about the end of an event; None: it stands, or that is unknown."""
         if event.kind == RATE_LIMITED:
             return None if self._was_limited else ""
         if event.kind in CONDITIONS:

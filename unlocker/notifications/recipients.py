@@ -75,7 +75,7 @@ class Recipient:
             works = self.send(message)
         except Exception as error:  # noqa: BLE001 - a bug in a plug-in is a failed attempt
             log.debug("An attempt failed by %s.", type(error).__name__)
-        late = monotonic() - started >= 0.95 * self.answer_timeout_s
+        timed_out = monotonic() - started >= 0.95 * self.answer_timeout_s
         why = "`apprise -vv -b test URL` says why."
         if _attempt.is_redirected:
             why = "They are redirected, and would be lost there. Has the URL moved?"
@@ -83,7 +83,7 @@ class Recipient:
             self._outage.succeeded()
         else:
             self._outage.failed("Notifications by %s fail; retrying. %s", self.name, why)
-        return TOLD if works else UNANSWERED if late else REFUSED
+        return TOLD if works else UNANSWERED if timed_out else REFUSED
 
 
 def recipients_of(urls: Sequence[str]) -> tuple[list[Recipient], list[str]]:
@@ -112,7 +112,7 @@ def recipients_of(urls: Sequence[str]) -> tuple[list[Recipient], list[str]]:
             found[recipient.name] = recipient
         except BadUrl as error:
             faults.append(f"URL no. {number} {error}")
-        except Exception as error:  # noqa: BLE001 - what a library says of a URL may quote it
+        except Exception as error:  # noqa: BLE001 - a library's text may quote the URL
             faults.append(
                 f"URL no. {number} is not a URL that apprise can read: {type(error).__name__}."
             )
@@ -166,7 +166,7 @@ def _restrict_requests() -> None:
                 response.raw = BytesIO(begins[:MAX_ANSWER_BYTES])
             return response
 
-    requests.sessions.HTTPAdapter = ShortAnswers  # each of its sessions looks it up here
+    requests.sessions.HTTPAdapter = ShortAnswers  # each session of requests reads this name
     # requests would send a password of ~/.netrc to any host that a `default` entry matches.
     os.environ["NETRC"] = os.devnull
 

@@ -1,4 +1,4 @@
-"""Sends to one recipient what the note says that it is owed: in order, one message at a time.
+"""Sends to one recipient the events that it is owed, in order, one message at a time.
 
 The sender of a recipient is the unlocker whose attempt has no outcome yet; else the oldest one
 whose announcement lists the recipient as working; else they take turns, by the number of failed

@@ -41,7 +41,7 @@ from lockclient.overview.queue_reader import WaitQueues
 from lockclient.overview.search import Search
 from lockclient.overview.table import Table
 from lockclient.overview.verdict import VERDICTS
-from lockclient.service.service_flags import told_as
+from lockclient.service.service_flags import as_click_error
 from lockclient.stores.service_protocol import ServiceStore
 from lockclient.stores.settings import Settings
 from lockclient.text.escaping import plain
@@ -162,7 +162,7 @@ def ls(
     {lock_facts}
     """
     search = Search.of(text)
-    with told_as(click.UsageError):
+    with as_click_error(click.UsageError):
         search.check()
 
     def choose(lock: Listed) -> bool:

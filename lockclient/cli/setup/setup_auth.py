@@ -11,7 +11,7 @@ from functools import partial
 
 import click
 
-from lockclient.service.service_flags import Command, told_as
+from lockclient.service.service_flags import Command, as_click_error
 from lockclient.stores.registry import entry_of, setup_script
 from lockclient.stores.settings import Settings
 
@@ -34,7 +34,7 @@ def _user_option(flag: str, text: str) -> Callable[[Command], Command]:
 
 
 def _check_root(_ctx: click.Context, param: click.Parameter, root: str | None) -> str | None:
-    with told_as(partial(click.BadParameter, param=param)):
+    with as_click_error(partial(click.BadParameter, param=param)):
         return None if root is None else Settings(root=root).root
 
 
@@ -74,10 +74,10 @@ def setup_auth(root: str | None, *, no_password: bool, **users: tuple[str, ...])
     With CLUSTERMUTEX_URL=valkey://… it makes users on each of these servers, for the prefix that
     stands there, by valkey-cli or redis-cli. Their passwords are those of the variables.
     """
-    with told_as(click.UsageError):
+    with as_click_error(click.UsageError):
         location = (Settings.load() if root is None else Settings(root=root)).location
     if no_password and not entry_of(location).knows_certificates:
         raise click.UsageError("Without a password there are users in etcd alone.")
-    with told_as(click.ClickException):
+    with as_click_error(click.ClickException):
         script = setup_script(location, users, **({"no_password": True} if no_password else {}))
     click.echo(script, nl=False)

@@ -21,18 +21,18 @@ from lockclient.cli.setup.processes import end, spawn
 from lockclient.cli.setup.store_server import START_TIMEOUT_S, StoreServer, answers
 from lockclient.cli.setup.valkey_server import Valkey, find_valkey
 from lockclient.errors import ClusterMutexError
-from lockclient.service.service_flags import told_as
+from lockclient.service.service_flags import as_click_error
 
 
 class Stack:
-    """Three programs in the order in which they need each other, ended in reverse.
+    """The store's server, the unlocker and the dashboard; ended in reverse order.
 
     Args:
-        folder: for the data and the logs; it is made if it is not there.
+        folder: for the data and the logs; made if missing.
         store: `etcd` or `valkey`.
         store_port: of its server; None or 0 picks one.
         listen: of the dashboard, `host:port`; None picks a port.
-        keeps_ports: whether those that are picked are the same as last time (`kept_ports`).
+        keeps_ports: whether picked ports are those of the last start (`kept_ports`).
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Stack:
         return self.store.url
 
     def __enter__(self) -> Stack:
-        with self._exits:  # whatever was started is ended if the next one does not start
+        with self._exits:  # ends the started programs if the next one does not start
             self._exits.callback(self.store.stop)
             try:
                 self.store.start()
@@ -72,7 +72,7 @@ class Stack:
             if self.store.process is not None:
                 self._programs[self.store.log.stem] = self.store.process
             self.unlocker = self._service("unlocker")
-            # Whoever may look there may do the same in the store itself.
+            # Anybody who reaches the dashboard reaches the store, too.
             self.dashboard = self._service("mutexdash", "--allow-force-unlock")
             self._exits = self._exits.pop_all()
         return self
@@ -82,14 +82,14 @@ class Stack:
         self._lock_file.close()
 
     def dead(self) -> str | None:
-        """Name a program that has ended although it should not have."""
+        """Return the name of a program that has ended by itself, or None."""
         for name, process in self._programs.items():
             if process.poll() is not None:
                 return name
         return None
 
     def log_of(self, name: str) -> Path:
-        """Return where a program's output goes."""
+        """Return the log file of a program."""
         return self.folder / f"{name}.log"
 
     def _service(self, module: str, *options: str) -> str:
@@ -129,12 +129,12 @@ def _binary_of(store: str) -> str:
 
 
 def _valkey(binary: str, folder: Path, port: int | None) -> Valkey:
-    with told_as(click.ClickException):  # the extra may be missing
+    with as_click_error(click.ClickException):  # the extra may be missing
         return Valkey(binary, folder, folder / "valkey.log", port)
 
 
 def _lock_folder(folder: Path) -> IO[str]:
-    """Make the directory and keep others from using it, for as long as the file is open."""
+    """Make the directory and lock it, for as long as the returned file is open."""
     try:
         _make_private(folder)
         file = (folder / "in-use").open("a")
@@ -151,12 +151,11 @@ def _lock_folder(folder: Path) -> IO[str]:
 
 
 def _make_private(folder: Path) -> None:
-    """Make the directory, and see that nobody else on this machine reads what is or comes there.
+    """Make the directory private: no other user may read or write there.
 
-    Locks and logs tell backtraces, and who could write there could swap a log for a link.
+    Locks and logs contain backtraces, and a user who can write there could replace a log by a link.
     """
-    # From here on, for this program and those that it starts: the store's data, logs, sockets. What
-    # is there already may have been made wider, by an older release or by `mkdir`.
+    # For this program and those that it starts. Existing files may have wider permissions.
     os.umask(0o077)
     folder.mkdir(parents=True, exist_ok=True)
     user, found = os.geteuid(), list(folder.iterdir())
@@ -166,7 +165,7 @@ def _make_private(folder: Path) -> None:
             f"Others than you may write to {folder}, and so read and change all locks there: give "
             "a directory of your own by --data."
         )
-    if not ours:  # it is for other things, too: what we put there is private by itself
+    if not ours:  # the user's own folder: only our files there are private
         return
     folder.chmod(0o700)  # from here on nobody else can put anything there
     found = list(folder.iterdir())

