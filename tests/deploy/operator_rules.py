@@ -1,12 +1,12 @@
 """The alert rules as an object for the Prometheus Operator: `make rules` writes it.
 
-Its `spec` is the very content of a file of rules, so it is that file's text, further in: comments
-and all. A test holds both equal.
+Its `spec` is the content of a file of rules, so it is that file's text, indented, without comments.
+A test compares both.
 """
 
 from __future__ import annotations
 
-import textwrap
+import re
 from pathlib import Path
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -26,7 +26,8 @@ spec:
 
 
 def text() -> str:
-    return _HEAD + textwrap.indent(RULES.read_text(encoding="utf-8"), "  ")
+    rules = re.sub(r"^ *#.*\n", "", RULES.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return _HEAD + re.sub(r"^(?=.)", "  ", rules, flags=re.MULTILINE)
 
 
 if __name__ == "__main__":
