@@ -54,8 +54,8 @@ class MemoryLocks:
 
         Args:
             name: of the lock.
-            by: who does it, as the holder is told.
-            why: the reason that the holder is told.
+            by: the person who removes it, for the record and the holder's `LockLost`.
+            why: the reason, for the same.
 
         Raises:
             ClusterMutexError: nobody holds it.

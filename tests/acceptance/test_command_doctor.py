@@ -238,7 +238,7 @@ ILL = [
     ("warning", "'gone') is past the auto-unlock and still there, for 5 s"),
     ("warning", "'ever') is without an auto-unlock"),
     ("warning", "'new') is undecided"),
-    ("ok", "6 locks held: 2 well, 4 not, as told above."),
+    ("ok", "6 locks held: 2 well, 4 not, as listed above."),
 ]
 
 

@@ -156,14 +156,14 @@ def test_an_unlocker_whose_store_takes_no_writes_is_not_ready(tmp_path: Path) ->
         assert "refuses" not in found()
         with when_ready(unlocker(settings, "--poll", "0.5")) as service:
             with unsaved(one):
-                assert "refuses what a new lock would write: it can't save to its disk" in found()
+                assert "refuses the writes of a new lock: it can't save to its disk" in found()
                 assert "0 of 1 servers vote" in found()
                 why = unready(service)
                 assert "has accepted no heartbeat of ours" in why
                 assert "takes no writes (MISCONF)" in why
             wait_until(lambda: ready(service), what="readiness")
             with full(one):
-                assert "refuses what a new lock would write: it has no memory left" in found()
+                assert "refuses the writes of a new lock: it has no memory left" in found()
 
 
 CAN_MOVE = ("--save", "3600 1", "--enable-protected-configs", "yes")

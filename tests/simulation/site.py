@@ -30,7 +30,7 @@ from tests.simulation.plan import MEMBERS
 from tests.simulation.virtual_modules import new_process, virtual
 from unlocker.http_app import create_app
 from unlocker.notifications.event_messages import Message
-from unlocker.notifications.note import REFUSED, TOLD, UNANSWERED
+from unlocker.notifications.note import REFUSED, SENT, UNANSWERED
 from unlocker.notifications.notifier import Notifier
 from unlocker.notifications.recipients import Recipient
 from unlocker.unlocker import Unlocker
@@ -70,7 +70,7 @@ class Url:
         self.messages.append(message)
         if self.delay_s:
             Hub.current.wait(self.delay_s)
-        return TOLD if self.answers.wait(ANSWER_S) else UNANSWERED
+        return SENT if self.answers.wait(ANSWER_S) else UNANSWERED
 
     def lines(self, *words: str) -> list[str]:
         """Return what was said in lines with all of these words."""

@@ -217,7 +217,7 @@ def _not_kept(bench: Bench) -> Iterator[Settings]:
     yield Settings(location=servers.place())
 
 
-@finds("refuses what a new lock would write")
+@finds("refuses the writes of a new lock")
 def _full(bench: Bench) -> Iterator[Settings]:
     servers = bench.servers(1)
     yield Settings(location=servers.place())

@@ -62,11 +62,10 @@ class Metrics:
         )
         self.notifications = counter(
             "clustermutex_unlocker_notifications",
-            "Events to notify of, for each URL: told (sent); failed (tried again); "
-            "unanswered (given up: taken several times and never answered); dropped (only "
-            "counted).",
+            "Events to notify of, for each URL: sent; failed (tried again); unanswered "
+            "(given up: accepted several times and never answered); dropped (only counted).",
             "result",
-            ("told", "failed", "unanswered", "dropped"),
+            ("sent", "failed", "unanswered", "dropped"),
         )
         self.requests = counter(
             "clustermutex_unlocker_store_requests",

@@ -63,7 +63,7 @@ _STORED = ("name", "kind", "line", "at", "revision", "lock", "owed", "told")
 is_url_name = re.compile(r"[A-Za-z0-9._-]{1,32}").fullmatch
 """Match a text that can be the operator's name of a recipient."""
 
-TOLD, REFUSED, UNANSWERED = "told", "refused", "unanswered"
+SENT, REFUSED, UNANSWERED = "sent", "refused", "unanswered"
 """Outcomes of an attempt."""
 
 
@@ -208,13 +208,13 @@ class NotificationNote:
             state.by = ""
             state.unanswered += outcome == UNANSWERED
             if state.unanswered >= MAX_UNANSWERED:
-                outcome, given_up = TOLD, len(names)
-            state.failed = 0 if outcome == TOLD else state.failed + 1
+                outcome, given_up = SENT, len(names)
+            state.failed = 0 if outcome == SENT else state.failed + 1
             if outcome != UNANSWERED:
                 state.tried, state.unanswered = [], 0
-            if outcome == TOLD:
+            if outcome == SENT:
                 state.more = dict(Counter(state.more) - Counter(attempt.more))
-        if outcome == TOLD:  # also if another unlocker sends by now
+        if outcome == SENT:  # also if another unlocker sends by now
             self._mark_sent(url, [event for event in self.events if event.name in names])
         return given_up
 

@@ -20,7 +20,7 @@ from lockclient.model.clocks import monotonic
 from lockclient.service.outage import Outage
 from lockclient.text.escaping import chat
 from unlocker.notifications.event_messages import Message
-from unlocker.notifications.note import REFUSED, TOLD, UNANSWERED, is_url_name
+from unlocker.notifications.note import REFUSED, SENT, UNANSWERED, is_url_name
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Recipient:
             self._outage.succeeded()
         else:
             self._outage.failed("Notifications by %s fail; retrying. %s", self.name, why)
-        return TOLD if works else UNANSWERED if timed_out else REFUSED
+        return SENT if works else UNANSWERED if timed_out else REFUSED
 
 
 def recipients_of(urls: Sequence[str]) -> tuple[list[Recipient], list[str]]:

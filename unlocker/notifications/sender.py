@@ -27,7 +27,7 @@ from lockclient.stores.service_protocol import ServiceStore
 from unlocker.notifications.event_messages import MAX_LINES, Event, Message, message_of
 from unlocker.notifications.note import (
     REFUSED,
-    TOLD,
+    SENT,
     UNANSWERED,
     Attempt,
     NotificationNote,
@@ -229,11 +229,11 @@ class Sender:
         is_full = sum(bool(event.line) for event in events) >= MAX_LINES
         self.failing_since = self.failing_since or monotonic()
         outcome = self._recipient.deliver(message)
-        self._sent_at, self.works = monotonic(), outcome == TOLD
+        self._sent_at, self.works = monotonic(), outcome == SENT
         longer = min(MAX_PAUSE_S, max(MIN_PAUSE_S, 2 * self._pause_s))
         self._pause_s = MIN_PAUSE_S if is_calm or is_full or not self.works else longer
         self.failing_since = None if self.works else self.failing_since
-        self._peers.count(TOLD if self.works else "failed", len(events))
+        self._peers.count(SENT if self.works else "failed", len(events))
         return outcome
 
     def _give_up(self, number: int) -> None:

@@ -155,8 +155,8 @@ def locks(found: Sequence[Listed], wall: float) -> Iterator[Finding]:
          "own start. If it does not: check that one runs, and what its log says (rights, "
          "restarts, too many removals at once)."),
         (staying[NEVER], WARNING, "without an auto-unlock", "Should the holder die, only "
-         "`clustermutex force-unlock NAME` frees it: set an auto_unlock_after, unless that is what "
-         "is wanted."),
+         "`clustermutex force-unlock NAME` frees it: set an auto_unlock_after, unless you "
+         "want that."),
         (staying[UNDECIDED], WARNING, "undecided, which no unlocker removes", "`clustermutex show "
          "NAME` says why: its holder's next heartbeat may put it right, or an upgrade; if the "
          "holder is dead, `clustermutex force-unlock NAME`."),
@@ -164,7 +164,7 @@ def locks(found: Sequence[Listed], wall: float) -> Iterator[Finding]:
         if wrong:
             yield Finding("locks", level, f"{_names(wrong)} {text}.", advice)
     well = sum(lock.standing.state == OK for lock in found)
-    others = f", {len(found) - well} not, as told above" if well < len(found) else ""
+    others = f", {len(found) - well} not, as listed above" if well < len(found) else ""
     held = f"{counted(len(found), 'lock')} held: {well} well{others}."
     yield Finding("locks", FINE, held if found else "No lock is held.")
 

@@ -51,11 +51,11 @@ def force_unlock(
 ) -> None:
     """Take a lock from its holder, after showing who that is.
 
-    The holder that was shown loses the lock, nobody else: if it changed hands meanwhile, nothing
-    is removed. Who did it, when and why is recorded (`clustermutex removed`), and the holder is
-    told so. A holder that still runs can go on working until it looks: be sure that it is dead,
-    or that what it works on refuses its fencing token. If the store has no space for the record,
-    the command asks a second time, and prints the record to stderr.
+    Only the holder that was shown can lose the lock: if it changed hands meanwhile, nothing is
+    removed. A record keeps who removed it, when and why (`clustermutex removed`), and the holder's
+    error names them. A holder that still runs can go on working until it notices the loss: be
+    sure that it is dead, or that the resource refuses its fencing token. If the store has no space
+    for the record, the command asks a second time, and prints the record to stderr.
 
     Exit status 1: the lock was not removed, because nobody holds it, or somebody else does, or
     the answer was no.

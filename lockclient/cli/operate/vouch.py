@@ -1,6 +1,6 @@
-"""`clustermutex vouch`: a person says what servers can't know of themselves.
+"""`clustermutex vouch`: an operator states facts that servers can't know.
 
-That nobody holds a lock, so that they vote at once; or that they keep what they answer.
+Either that nobody holds a lock, so that they vote at once, or that they keep what they answer.
 """
 
 from __future__ import annotations
@@ -23,33 +23,34 @@ from lockclient.text.escaping import plain, shown_name
 @click.option(
     "--yes",
     is_flag=True,
-    help="Do not ask, and do it also if locks stand there: for scripts that know.",
+    help="Do not ask, and do it even if locks stand there: for scripts.",
 )
 @click.option(
     "--kept/--not-kept",
     default=None,
-    help="Say only whether the servers write everything down before they answer.",
+    help="State only whether the servers write everything down before they answer.",
 )
 @store_options
 def vouch(settings: Settings, *, yes: bool, kept: bool | None) -> None:
-    """Say that nobody holds a lock of a keyspace, so that its servers vote at once.
+    """State that nobody holds a lock of a keyspace, so that its servers vote at once.
 
-    For servers of Valkey or Redis. One that is new to a keyspace, was emptied, or restarted without
-    its last writes may have forgotten locks that it gave, so it has no vote for as long as a lock
-    may be silent (an hour, or `longest` of the URL). Who knows that nobody holds a lock there, as
-    with a new prefix, need not wait: this shows which servers do, asks, and tells them.
+    For servers of Valkey or Redis. A server that is new to a keyspace, was emptied, or restarted
+    without its last writes may have forgotten locks that it gave. So it has no vote for as long as
+    a lock may be silent (an hour, or `longest` of the URL). If you know that nobody holds a lock
+    there, as with a new prefix, you need not wait: the command shows which servers wait, asks you,
+    and lets them vote.
 
-    If somebody holds one all the same, another one may get it, too. So nobody is told anything if
-    locks stand there, unless with --yes: end their holders first.
+    If somebody does hold a lock, another client may get it, too. So the command changes nothing
+    while locks stand there, unless with --yes: end their holders first.
 
-    With --kept it says something else: that each server writes everything down before it answers
+    With --kept it states instead that each server writes everything down before it answers
     (appendonly yes, appendfsync always, no-appendfsync-on-rewrite no), and so knows after a restart
     which locks it gave. Then its restarts cost no wait. Locks may stand there. --not-kept takes
-    that back: say it before you change one of these settings. A server that was emptied has
-    forgotten it, and one that is configured otherwise is not told, if this user may see that.
+    that back: run it before you change one of these settings. A server that was emptied has
+    forgotten the statement. A server whose settings differ is refused, if this user may read them.
 
-    Exit status 1: nothing was told, because locks stand there, the store has no votes, a server is
-    configured otherwise, or the answer was no; 69: some servers could not be told.
+    Exit status 1: nothing was changed, because locks stand there, the store has no votes, a
+    server's settings differ, or the answer was no; 69: some servers could not be reached.
     """
     require_consent(yes or kept is False)
     with opened_store(settings) as store:
@@ -69,15 +70,15 @@ def vouch(settings: Settings, *, yes: bool, kept: bool | None) -> None:
                 confirm("Does each write everything down before it answers?", "nothing was changed")
             voting.vouch_kept(kept=kept)
             counts = "keeps what it answers" if kept else "may forget what it answers"
-            click.echo(f"Told: {counted(len(found), 'server')}, each of which {counts}.")
+            click.echo(f"Done: {counted(len(found), 'server')}, each of which {counts}.")
         elif waiting:
             if not yes:
                 _ask(found)
             voting.vouch()
-            click.echo(f"Told: {counted(len(waiting), 'server')} need not wait any more.")
+            click.echo(f"Done: {counted(len(waiting), 'server')} need not wait any more.")
         elif silent := [voter.endpoint for voter in found if voter.trouble]:
             raise StoreUnavailable(
-                f"No server that has a vote waits. {', '.join(silent)} could not be told."
+                f"No server that has a vote waits. {', '.join(silent)} could not be reached."
             )
         else:
             click.echo("No server waits: nothing was changed.")
@@ -99,5 +100,5 @@ def _ask(found: list[Voter]) -> None:
             "more, add --yes."
         )
     if unreachable := [voter.endpoint for voter in found if voter.trouble]:
-        click.echo(f"Beware: which locks stand on {', '.join(unreachable)}, nobody could look.")
+        click.echo(f"Beware: the locks on {', '.join(unreachable)} could not be read.")
     confirm("Does nobody hold a lock there, on any machine?", "nothing was changed")

@@ -61,7 +61,7 @@ class Run:
     _kill_at: float = math.inf
     _lost: bool = False
     _killed: bool = False
-    _told_to_end: bool = False
+    _was_asked_to_end: bool = False
 
     def supervise(self, child: Child) -> int:
         """Wait for the command's end, forward signals, end it when the lock is lost.
@@ -73,7 +73,7 @@ class Run:
             self._handle_next(child, self._kill_at)
             if time.monotonic() >= self._kill_at:
                 self._kill(child)
-        if self._ending() or self._told_to_end or child.killed_by in _ENDING_SIGNALS:
+        if self._ending() or self._was_asked_to_end or child.killed_by in _ENDING_SIGNALS:
             self._end_rest(child)
         return LOST if self._ending() else child.status
 
@@ -112,7 +112,7 @@ class Run:
         if number == signal.SIGCHLD:
             child.reap()
         elif number != NOTIFIED and not (received.is_key and child.shares_group):
-            self._told_to_end |= number in _ENDING_SIGNALS
+            self._was_asked_to_end |= number in _ENDING_SIGNALS
             if not child.signal(number) and number in _ENDING_SIGNALS:
                 self.notify(f"{signal.Signals(number).name}: {_REFUSED}.")
 

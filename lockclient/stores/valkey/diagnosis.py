@@ -1,4 +1,4 @@
-"""The checks of `clustermutex doctor`, and `vouch`, which lets servers vote."""
+"""Checks of `clustermutex doctor`, and the statements of `clustermutex vouch`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _server(
     endpoint: str, connection: Connection, refusal: str, location: ValkeyLocation
 ) -> Iterator[Finding]:
     if refusal:
-        text = f"{endpoint} answers, and refuses what a new lock would write: {refusal}."
+        text = f"{endpoint} answers, and refuses the writes of a new lock: {refusal}."
         yield Finding("server", ERROR, text, "Let it write again: its log says what is wrong.")
     elif connection.quarantine_s:
         text = (
@@ -99,7 +99,7 @@ def _votes(voting: int, servers: int, majority: int) -> Finding:
         return Finding("votes", FINE, f"{votes}. {alone}")
     if voting > majority:
         return Finding("votes", FINE, f"{votes}.")
-    advice = "Do what is said of the others, before one more of them fails."
+    advice = "Follow the advice for the other servers before one more of them fails."
     return Finding("votes", WARNING, f"{votes}: none may fail.", advice)
 
 
@@ -164,7 +164,7 @@ def _vouch(servers: Broadcast, what: str, *, idle: bool = False, kept: bool | No
             failures[i] = VoteFailure("it has no appendonly yes, or was a replica")
     if failures:
         raise StoreUnavailable(
-            f"Not all servers of {servers.location.url()} could be told {what} "
+            f"Not all servers of {servers.location.url()} noted {what} "
             f"({errors.reasons_text(servers.location, failures)}).",
             unknown=False,
         )

@@ -45,7 +45,7 @@ VALUES: dict[str, Callable[[int], Any]] = {
     FLAG: lambda number: True,
 }
 TITLED = [fact for fact in FACTS if fact.title]
-TOLD = [fact for fact in FACTS if fact.in_json]
+SENT = [fact for fact in FACTS if fact.in_json]
 MADE = Holder(
     "whole",
     **{
@@ -110,7 +110,7 @@ def test_what_is_told_is_in_json_in_csv_in_the_description_and_in_the_help(board
     (listed,) = board.get("/api/locks").json["locks"]
     (exported,) = csv.DictReader(io.StringIO(board.html("/removed.csv")))
     schemas = described()["components"]["schemas"]
-    for fact in TOLD:
+    for fact in SENT:
         value = getattr(WHOLE, fact.name)
         if fact.place != KNOWN:
             assert lock[fact.name] == (list(value) if fact.kind == NAMES else value)
@@ -133,7 +133,7 @@ def test_what_a_removal_says_besides_is_told_everywhere() -> None:
 
 
 def test_what_is_for_nobody_s_eyes_is_nowhere(board: Board) -> None:
-    assert {fact.name for fact in FACTS} - {fact.name for fact in TOLD} == {"process"}
+    assert {fact.name for fact in FACTS} - {fact.name for fact in SENT} == {"process"}
     for path in ("/lock/whole", "/api/locks/whole", "/api/locks", "/", "/removed.json"):
         assert str(WHOLE.process) not in board.html(path)
 

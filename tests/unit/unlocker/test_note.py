@@ -16,7 +16,7 @@ from unlocker.notifications.event_messages import (
     Event,
     message_of,
 )
-from unlocker.notifications.note import MAX_AGE_S, MAX_EVENTS, TOLD, Attempt, NotificationNote
+from unlocker.notifications.note import MAX_AGE_S, MAX_EVENTS, SENT, Attempt, NotificationNote
 
 NOW = 1_800_000_000.0
 
@@ -49,7 +49,7 @@ def send(note: NotificationNote, url: str = "ops") -> list[str]:
     attempt = begin(note, url)
     if attempt is None:
         return []
-    note.settle(url, "me", attempt, TOLD)
+    note.settle(url, "me", attempt, SENT)
     return [event.name for event in attempt.events]
 
 
@@ -72,7 +72,7 @@ def test_the_outcome_of_a_sender_that_was_replaced_counts_and_ends_no_other_atte
     assert late
     assert attempt
     assert attempt.again
-    note.settle("ops", "frozen", late, TOLD)
+    note.settle("ops", "frozen", late, SENT)
     assert not note.owed("ops")
     assert note.urls["ops"].by == "me"
 

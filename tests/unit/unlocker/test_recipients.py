@@ -23,7 +23,7 @@ import requests
 from lockclient.model.holder import Holder
 from tests.support.web_server import serving
 from unlocker.notifications.event_messages import Message
-from unlocker.notifications.note import REFUSED, TOLD, UNANSWERED
+from unlocker.notifications.note import REFUSED, SENT, UNANSWERED
 from unlocker.notifications.recipients import MAX_URLS, Recipient, recipients_of
 
 pytest.importorskip("apprise", reason="no apprise: the extra notify")
@@ -105,7 +105,7 @@ def test_the_url_sets_the_answer_timeout(query: str, answer_s: float) -> None:
 
 @pytest.mark.parametrize(
     ("done", "takes_s", "how"),
-    [(True, 0.0, TOLD), (False, 0.0, REFUSED), (False, 0.25, UNANSWERED)],
+    [(True, 0.0, SENT), (False, 0.0, REFUSED), (False, 0.25, UNANSWERED)],
 )
 def test_a_quick_failure_is_a_refusal_and_a_late_one_no_answer(
     done: bool, takes_s: float, how: str
@@ -132,7 +132,7 @@ def test_an_endless_answer_fills_no_memory() -> None:
                     sent += self.wfile.write(b"x" * (1 << 20))
 
     with listening(Flood) as host:
-        assert recipient_of(f"json://{host}/").deliver(MESSAGE) == TOLD
+        assert recipient_of(f"json://{host}/").deliver(MESSAGE) == SENT
     assert sent < 64 << 20  # what its sockets hold
 
 
@@ -174,13 +174,13 @@ def test_no_password_of_netrc_goes_to_a_recipient(
             self.end_headers()
 
     with listening(Chat) as host:
-        assert recipient_of(f"ops=json://{host}/x").deliver(MESSAGE) == TOLD
+        assert recipient_of(f"ops=json://{host}/x").deliver(MESSAGE) == SENT
     assert got == [None]
 
 
 def test_what_is_too_long_for_a_chat_is_split(posted: list[Any]) -> None:
     long = Message("t", "\n".join("x" * 300 for _ in range(20)), good=False)
-    assert recipient_of("discord://webhook/token").deliver(long) == TOLD
+    assert recipient_of("discord://webhook/token").deliver(long) == SENT
     assert len(posted) > 3
     assert all(len(body) < 3000 for body in posted)
 
