@@ -80,17 +80,18 @@ class Health:
             return f"The locks could not be read yet. {why or f'Does {self._where} answer?'}"
         if self.table.trouble:
             return f"No lock is alerted on or removed for now. {self.table.trouble}"
-        if not self.is_reachable():
+        is_connected = self.table.connected()
+        if self._unreachable or (self.store.poll and not is_connected):
             why = too_few(self.store.votes()) or (
                 f"The store at {self._where} does not answer, or asks us to slow down."
             )
             return f"{why} No lock is alerted on or removed until it answers in time."
         age = self._proof_age()
-        if self.freshness.stale():
+        if self.freshness.stale() or not is_connected:
             if self.store.poll:
                 return (
-                    f"The last look that the store at {self._where} has answered is {age:.0f} s "
-                    "old: no lock is alerted on or removed until it answers the next one."
+                    f"The last poll that the store at {self._where} answered is {age:.0f} s old: "
+                    "no lock is alerted on or removed until it answers the next one."
                 )
             return (
                 f"The watch is late or silent: for {duration(age)} it has not shown what the store "
@@ -105,7 +106,7 @@ class Health:
         since_sweep = monotonic() - self.swept_at
         if since_sweep > MAX_SWEEP_AGE_S:
             ago = duration(since_sweep)
-            return f"The last look for locks that are due was {ago} ago; it should be 1 s."
+            return f"The last check for overdue locks was {ago} ago; it should be 1 s."
         return self.jobs.trouble(MAX_SWEEP_AGE_S)
 
     def gauges(self) -> Iterator[Metric]:

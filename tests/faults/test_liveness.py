@@ -127,7 +127,7 @@ class TestBlindUnlocker:
             proxy.speak()
             wait_until(lambda: ready(service), what="readiness again")
             figure(f"shown after {shown:.1f} s, over after {time.monotonic() - silent_at:.1f} s")
-            assert metric(service, HELD) == 1
+            wait_until(lambda: metric(service, HELD) == 1, what="the lock, by the watch")
             log = service.log_text()
             # The stream itself notices first, as a rule.
             assert "is opened again" in log or "has confirmed: reopening it.\n" in log
@@ -203,7 +203,7 @@ class TestNothingHangsUnnoticed:
         with program("mutexdash", Settings(location=store.location), "reading hangs") as dash:
             dash.process.send_signal(signal.SIGUSR1)
             wait_until(lambda: "last one ended" in health(dash), what="a word in /healthz")
-            assert "question after the newest heartbeat hangs" in ends(dash)
+            assert "reading of the newest announcement hangs" in ends(dash)
 
     def test_a_process_that_was_stopped_does_not_end_when_it_goes_on(
         self, store: EtcdStore

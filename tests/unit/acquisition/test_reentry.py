@@ -6,6 +6,7 @@ import gc
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from contextvars import Context, copy_context
 from queue import Queue
@@ -61,7 +62,9 @@ def test_a_context_of_a_thread_of_the_library_lets_other_threads_wait() -> None:
     """A callback on an event loop has the context of the thread that scheduled it."""
     store, contexts = MemoryStore(), Queue[Context]()
     store.background.urgent.submit(lambda: contexts.put(copy_context()))
-    held = contexts.get(timeout=30).run(ClusterMutex("x", store=store).acquire)
+    mutex, context = ClusterMutex("x", store=store), contexts.get(timeout=30)
+    with ThreadPoolExecutor(1) as threads:
+        held = threads.submit(context.run, mutex.acquire).result(timeout=30)
     assert held is not None
     held.release()
 

@@ -534,7 +534,7 @@ def test_an_unlocker_that_never_gets_to_sweep_is_not_ready(site: Site) -> None:
         service.process.frozen_until = site.hub.now + 3.3
         site.run(3.5)
         status, why = service.get("/readyz")
-        return why if status == 503 and "The last look for locks that are due" in why else ""
+        return why if status == 503 and "The last check for overdue locks" in why else ""
 
     site.until(stopped_again, "word of it")
     site.until(service.ready, "readiness, left alone")
