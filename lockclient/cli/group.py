@@ -25,7 +25,7 @@ SECTIONS = {
         "show": "Show all that is known of one lock, and the code that took it.",
         "removed": f"List what was auto-unlocked and force-unlocked in {RECORD_RETENTION}.",
         "force-unlock": "Take a lock from its holder, after showing who that is.",
-        "vouch": "Say that nobody holds a lock of a keyspace, so that its servers vote at once.",
+        "vouch": "State that nobody holds a lock of a keyspace, so that its servers vote at once.",
         "doctor": "Check everything that locks need, one line each, with what to do.",
     },
     "Setting up": {
