@@ -126,5 +126,5 @@ def as_judged(read: Holder, judged: Holder) -> bool:
 
 def silence_removal(holder: Holder, silent: float, by: str, wall: float) -> Removal:
     allowed = period(holder.allowed_silence or 0)
-    why = f"no heartbeat for {period(round(silent, 1))}; its time ran out after {allowed}"
+    why = f"no heartbeat for {period(round(silent, 1))} ({allowed} allowed)"
     return Removal(bounded(holder), wall, by, AUTO_UNLOCK, why)

@@ -47,9 +47,9 @@ class MemoryLocks:
         Raises:
             ClusterMutexError: nobody holds it.
         """
-        self._remove(name, "the unlocker", AUTO_UNLOCK, "It was silent for too long (a test).")
+        self._remove(name, "the unlocker", AUTO_UNLOCK, "it was silent for too long (a test)")
 
-    def take_away(self, name: str, by: str = "a person", why: str = "A test wants it so.") -> None:
+    def take_away(self, name: str, by: str = "a person", why: str = "the test says so") -> None:
         """Have a person force-unlock a lock; its holder has lost it when this returns.
 
         Args:
@@ -74,11 +74,11 @@ class MemoryLocks:
 
     @contextmanager
     def unavailable(self) -> Iterator[None]:
-        """Have the store be out of reach for the time of the block.
+        """Make the store unreachable during the block.
 
-        What needs it raises `StoreUnavailable`, at once and not after ten seconds. Who holds a lock
-        keeps it, and waiters in the queue keep waiting, as in an outage. `expire` and `take_away`
-        work meanwhile: then the program learns of it when the block ends.
+        A call that needs the store raises `StoreUnavailable` at once, not after ten seconds. A
+        holder keeps its lock, and waiters in the queue keep waiting, as in an outage. `expire` and
+        `take_away` work meanwhile; the program notices the loss when the block ends.
         """
         memory = self.store.memory
         memory.away = True

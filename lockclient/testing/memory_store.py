@@ -163,7 +163,9 @@ class MemoryStore(OpenedStore):
                 "ClusterMutex.setup()."
             )
         if self.memory.away:
-            raise StoreUnavailable("The store in memory is away: the test says so.", unknown=False)
+            raise StoreUnavailable(
+                "The store in memory is away: the test says so.", unknown=False, refused=True
+            )
         return self.memory.changed
 
     # ------------------------------------------------------------ MutexStore

@@ -77,7 +77,7 @@ def force_unlock(
             raise click.ClickException(f"{error} Look again with `clustermutex show`.") from error
     waiting = len(seen.waiters)
     click.echo(
-        f"Removed: {shown_name(name)} is not held by {plain(holder.describe())} any more."
+        f"Removed: {shown_name(name)} was held by {plain(holder.describe())}."
         + (f" {waiting} waited for it: the first of them gets it." if waiting else "")
     )
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -138,8 +139,10 @@ class TestOthers:
                 held.alive()
                 with pytest.raises(StoreUnavailable, match="the test says so"):
                     held.alive(force=True)
-                with pytest.raises(StoreUnavailable):
-                    ClusterMutex("y").acquire()
+                with ThreadPoolExecutor(1) as threads:
+                    taker = threads.submit(ClusterMutex("y").acquire)
+                    # Against a store that is silent it would take ten seconds.
+                    assert isinstance(taker.exception(timeout=5), StoreUnavailable)
                 assert held.healthy
             held.alive(force=True)
         assert ClusterMutex("y").acquire(blocking=False)
