@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import select
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lockclient import ClusterMutexError, Settings, StoreError, StoreUnavailable
+from lockclient import Settings, StoreError, StoreUnavailable
 from lockclient.cli.setup.ports import free_port
 from lockclient.model.clocks import Deadline
 from lockclient.stores import location
@@ -61,7 +61,7 @@ def test_the_command_takes_shows_and_frees_locks(servers: Servers) -> None:
     away = f"{servers.all[0].endpoint} has no vote: connection refused"
     assert f"{away}. → Check the network, and that the server runs." in found
     assert f"{servers.all[1].endpoint} may lose what it has answered" in found
-    assert "2 of 3 servers vote; 2 must agree: none may fail. → Do what is said" in found
+    assert "2 of 3 servers vote; 2 must agree: none may fail. → Follow the advice" in found
     listed = called(settings, "ls").stderr
     assert f"{servers.all[0].endpoint} has no vote: connection refused." in listed
     servers.all[1].kill()
@@ -69,11 +69,17 @@ def test_the_command_takes_shows_and_frees_locks(servers: Servers) -> None:
     servers.all[0].start()
 
 
-def test_a_process_without_poll_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `eventlet.monkey_patch()` leaves it."""
-    monkeypatch.delattr(select, "poll")
-    with pytest.raises(ClusterMutexError, match="which eventlet has removed"):
-        opened(ValkeyLocation(("127.0.0.1:1",)))
+def test_a_process_without_poll_is_refused() -> None:
+    """As `eventlet.monkey_patch(thread=False)` leaves it before the first import."""
+    code = """
+import select
+del select.poll
+from lockclient.stores.valkey.location import ValkeyLocation
+from lockclient.stores.valkey.store import ValkeyStore
+ValkeyStore(ValkeyLocation(("127.0.0.1:1",)))
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "ClusterMutexError: Locks in Valkey need select.poll, which eventlet" in ended.stderr
 
 
 def test_a_prefix_below_another_one_harms_nobody(

@@ -218,9 +218,7 @@ class Polling:
         """See `ServiceStore.follow`; it continues from the last poll's snapshot alone."""
         snapshot = self.snapshot
         known = snapshot if snapshot.revision == revision - 1 else None
-        follower = Follower(self, known, notify, self._pool, self._hints)
-        self.followers[follower] = None
-        return follower
+        return Follower(self, known, notify, self._pool, self._hints)
 
     def poll(self, before: PollSnapshot, deadline: Deadline) -> tuple[Batch, PollSnapshot]:
         """Read the store; return the changes since a snapshot, and the new snapshot."""
@@ -285,6 +283,7 @@ class Follower:
         self._hinted_at = inf
         self._is_asked = False
         self._repeating = Repeating(pool.submit, self._run)
+        polling.followers[self] = None  # before the first run, which may remove it
         self._repeating.run_within(0.0)
 
     def poll_soon(self) -> None:

@@ -21,7 +21,7 @@ to vote. Any other server votes after `longest` by its own clock, and until then
 counts, not even that a lock is free. (Only `CONFIG GET` could prove it, and a user who may send
 that can read the server's passwords.)
 
-A user without the right to `EVAL` reads by plain commands: see `plain_reads`.
+A user without the right to `EVAL` reads by plain commands: see `reads`.
 """
 
 from __future__ import annotations

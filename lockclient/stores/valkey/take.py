@@ -37,6 +37,7 @@ from lockclient.stores.valkey.voting.rounds import (
 )
 from lockclient.stores.valkey.voting.undo_queue import is_granted
 from lockclient.stores.valkey.wire.broadcast import ROUND_TIMEOUT_S, Round
+from lockclient.stores.valkey.wire.server import Sent
 from lockclient.threads.backoff import Backoff
 from lockclient.threads.log_queue import get_logger
 
@@ -83,11 +84,12 @@ class Taking:
             outcome, result = self._try_once(deadline.within(0.0, ROUND_TIMEOUT_S))
             if outcome is not None:
                 return outcome
-            answers, abandoned = result.answers, self.delivery.abandoned
+            answers = result.answers
             stale = self._purge_stale(answers, stale)
             if not quorum.can_agree(answers, *GRANTED):
                 splits += 1
-                if splits > _MAX_SPLITS or deadline.remaining() < MIN_ROUND_S or abandoned:
+                has_time = deadline.remaining() >= MIN_ROUND_S
+                if splits > _MAX_SPLITS or not has_time or self.delivery.abandoned:
                     return Refused(None, 0)
                 split_pauses = split_pauses or Backoff(*_SPLIT_PAUSES)
                 time.sleep(split_pauses.next() * rounds.servers.round_s)
@@ -100,7 +102,7 @@ class Taking:
             # What was sent is undone, or will be before it can act: no outcome is unknown.
             error = errors.no_majority(rounds.location, result.failures, unknown=False)
             pauses = pauses or Backoff(*ROUND_PAUSES_S)
-            rounds.pause_or_raise(error, deadline, pauses, abandoned=abandoned)
+            rounds.pause_or_raise(error, deadline, pauses, abandoned=self.delivery.abandoned)
 
     def _try_once(self, until: Deadline) -> tuple[Outcome | None, Round]:
         """Try once. Return None if no majority gave or refused it; then the try is undone."""
@@ -131,9 +133,9 @@ class Taking:
         if rounds.location.expire:
             self._record_expired(answers)
         own = self.delivery.memory = self.delivery.memory or OwnLock()
-        own.sent = own.sent or {}
+        sent = own.sent = own.sent or {}  # a withdrawal in another thread may set None
         for i, request in result.sent.items():
-            own.sent.setdefault(i, []).append(request)
+            sent.setdefault(i, []).append(request)
         is_in_time = after is None or drifted(monotonic() - began) < after
         granted = count(answers, *GRANTED)
         if granted >= quorum.majority and is_in_time:
@@ -145,7 +147,8 @@ class Taking:
                 return Taken(token_of(uuid), count(answers, "already_taken") > 0), result
             result.failures |= dict.fromkeys(rounds.all, VoteFailure("it did not keep the lock"))
             answers.clear()
-        self._undo(own, number)
+        own.sent = None
+        self._undo(sent, number)
         return self._refused(answers), result
 
     def _refused(self, answers: Answers) -> Outcome | None:
@@ -167,10 +170,9 @@ class Taking:
         result = rounds.servers.ask(commands, until, decided)
         return rounds.quorum.agrees(result.answers, "persisted")
 
-    def _undo(self, own: OwnLock, number: str) -> None:
+    def _undo(self, requests: Mapping[int, list[Sent]], number: str) -> None:
         """Undo a try: at once where it was granted, else in the background."""
         rounds, name, uuid = self.rounds, self.holder.name, self.holder.uuid or ""
-        requests, own.sent = own.sent or {}, None
         drop = rounds.drop(name, uuid, number)
         tombstone = rounds.drop(name, uuid, number, tombstone=True)
         granted = [i for i, sent in requests.items() if any(map(is_granted, sent))]

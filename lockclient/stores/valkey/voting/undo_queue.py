@@ -66,6 +66,7 @@ class UndoQueue:
         self._servers = servers
         self._workers = WorkerPool("undo", len(servers.all))
         self._pending: list[dict[_Undo, None]] = [{} for _ in servers.all]
+        self._sending: set[int] = set()
         self._overflowed: set[int] = set()
         self._jobs = [
             Repeating(self._workers.submit, partial(self._send_all, i)) for i in servers.all
@@ -107,12 +108,19 @@ class UndoQueue:
 
     def _send_all(self, i: int) -> float | None:
         """Send a server's commands; return the seconds to the next try."""
+        self._sending.add(i)
+        try:
+            return self._send_pending(i)
+        finally:
+            self._sending.discard(i)
+
+    def _send_pending(self, i: int) -> float | None:
         pending, postponed, pause = self._pending[i], 0, _RETRY_PAUSE_S
         for undo in list(pending):  # one step in C: `_add` may run meanwhile
             if not self._servers.reachable(i):
                 return None  # `run` is called when it can be reached
+            pending.pop(undo, None)  # before it is sent: `_add` may queue an equal one meanwhile
             failure = self._send(i, undo)
-            pending.pop(undo, None)
             if failure is not None:
                 pending[undo] = None  # at the end: it delays no other command
                 postponed += 1
@@ -135,7 +143,9 @@ class UndoQueue:
     def drain(self, seconds: float) -> None:
         """Wait until all reachable servers have executed their commands, at most for `seconds`."""
         deadline, servers = Deadline.after(seconds), self._servers
-        while any(self._pending[i] for i in servers.all if servers.reachable(i)):
+        while any(
+            self._pending[i] or i in self._sending for i in servers.all if servers.reachable(i)
+        ):
             if deadline.expired():
                 return
             time.sleep(0.005)

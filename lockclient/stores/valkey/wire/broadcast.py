@@ -72,12 +72,12 @@ class Round:
     """
 
     servers: list[Server]
+    _poll: select.poll
     sent: dict[int, Sent] = field(default_factory=dict)
     answers: dict[int, Reply] = field(default_factory=dict)
     silent: set[int] = field(default_factory=set)
     failures: dict[int, VoteFailure] = field(default_factory=dict)
     _run_ids: dict[str, int] = field(default_factory=dict)
-    _poll: select.poll = field(default_factory=select.poll)
     # By file descriptor: server, connection, and when the request was sent.
     _awaited: dict[int, tuple[int, Connection, float]] = field(default_factory=dict)
     _connecting: set[int] = field(default_factory=set)
@@ -218,7 +218,7 @@ class Broadcast:
 
         The others then have `GRACE_S` more: the answer of a healthy server is on its way.
         """
-        this, began = Round(self._servers), monotonic()
+        this, began = Round(self._servers, select.poll()), monotonic()
         this.run(commands, began, until or Deadline.after(ROUND_TIMEOUT_S), enough)
         self.round_s += (min(monotonic() - began, _MAX_ROUND_S) - self.round_s) / 16
         return this

@@ -115,7 +115,7 @@ class PubSub:
         subscribers = [_Subscriber(self._servers, i) for i in self._servers.all]
         idle = Deadline.after(IDLE_S)
         try:
-            while not (self._closed or idle.expired()):
+            while not self._closed and (self._listeners or not idle.expired()):
                 wakeup.clear()
                 hears = self._hears()
                 if hears:

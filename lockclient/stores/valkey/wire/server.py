@@ -95,6 +95,7 @@ class Server:
         self._down_since: float | None = None
         self._probing = Repeating(self.workers.submit, self._probe)
         self._probe_pause_s = _FIRST_PROBE_PAUSE_S
+        self._is_probe_due = False
 
     # ------------------------------------------------------------ asking
 
@@ -227,12 +228,15 @@ class Server:
         self.failure = failure
         self._disown()
         self._close_idle()
-        self._probing.run_within(_FIRST_PROBE_PAUSE_S)
+        if not (self.closed or self._is_probe_due):  # a due probe keeps its pause
+            self._is_probe_due = True
+            self._probing.run_within(_FIRST_PROBE_PAUSE_S)
 
     def _probe(self) -> float | None:
         """Try to reach the server again; return the seconds until the next try."""
-        if self.closed or self.failure is None:
+        if self.closed:
             return None
+        self._is_probe_due = False  # a failure from now on needs another probe
         try:
             connection = self.open()
         except ServerUnusable as refusal:
@@ -241,6 +245,7 @@ class Server:
                 self._down_since = monotonic()  # not for a hiccup
                 log.warning("%s has no vote (%s); retrying.", self.endpoint, refusal.failure.reason)
             self._probe_pause_s = min(2 * self._probe_pause_s, _MAX_PROBE_PAUSE_S)
+            self._is_probe_due = True
             return self._probe_pause_s
         self._probe_pause_s = _FIRST_PROBE_PAUSE_S
         self.give_back(connection)

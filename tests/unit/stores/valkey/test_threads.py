@@ -1,0 +1,85 @@
+"""What threads do between two steps of the Valkey store, which no test with servers can time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lockclient.errors import StoreUnavailable
+from lockclient.model.clocks import Deadline
+from lockclient.stores.requests import Delivery
+from lockclient.stores.valkey.errors import VoteFailure
+from lockclient.stores.valkey.keys import KeyNames
+from lockclient.stores.valkey.location import ValkeyLocation
+from lockclient.stores.valkey.lua_scripts import DELETE, Command
+from lockclient.stores.valkey.take import Taking
+from lockclient.stores.valkey.voting.rounds import Rounds
+from lockclient.stores.valkey.voting.undo_queue import UndoQueue
+from lockclient.stores.valkey.wire.server import Sent
+from tests.contract.asking import holder
+
+REFUSED = VoteFailure("connection refused")
+
+
+class Servers(SimpleNamespace):
+    """One server, whose answers a test gives."""
+
+    def __init__(self, answer: Callable[[Any], Any]) -> None:
+        super().__init__(closed=False, all=range(1), endpoints=["one"], round_s=0.0)
+        self.location, self.keys = ValkeyLocation(("one:1",)), KeyNames("test")
+        self.answer = answer
+
+    def ask(self, commands: Any, *_rest: Any, **_more: Any) -> Any:
+        return self.answer(commands)
+
+    def reachable(self, _i: int) -> bool:
+        return True
+
+
+def result(**what: Any) -> Any:
+    return SimpleNamespace(**({"sent": {}, "answers": {}, "failures": {}} | what))
+
+
+def test_an_equal_command_that_comes_during_the_first_is_sent_too() -> None:
+    """A key that was written in between needs the second one."""
+    command, sent = Command(DELETE, ("key",), ()), list[Any]()
+
+    def answer(commands: Any) -> Any:
+        sent.append(commands)
+        if len(sent) == 1:
+            queue.add((0,), command)
+        return result()
+
+    queue = UndoQueue(Servers(answer))  # type: ignore[arg-type]
+    with closing(queue):
+        queue.add((0,), command)
+        queue.drain(5)
+    assert sent == [{0: command}] * 2
+
+
+def test_a_withdrawal_between_the_steps_of_a_take_leaves_the_take_to_undo() -> None:
+    delivery, undone = Delivery(), list[Any]()
+
+    class Withdrawn(dict[int, Sent]):
+        def items(self) -> Any:
+            delivery.memory.sent = None  # as another thread does after its own majority
+            return super().items()
+
+    def answer(commands: Any) -> Any:
+        request = Sent(commands.get(0))
+        if not delivery.abandoned:  # the take
+            delivery.abandoned = True
+            return result(sent=Withdrawn({0: request}), failures={0: REFUSED})
+        return result()
+
+    servers = Servers(answer)
+    undo = SimpleNamespace(add_when_answered=lambda *what: undone.append(what))
+    taking = Taking(Rounds(servers, undo), holder("a"), ("", ""), delivery)  # type: ignore[arg-type]
+    with pytest.raises(StoreUnavailable):
+        taking.run(Deadline.after(5))
+    assert [(i, len(sent)) for i, sent, *_ in undone] == [(0, 1)]
+    assert delivery.memory.sent is None
