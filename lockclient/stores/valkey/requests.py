@@ -11,11 +11,13 @@ at once would both have the vote of one server.
 | release | deletes it | own uuid |
 | reclaim | writes it over the dead holder's | its uuid, and no later push than was read |
 | removal | deletes it, with record and tombstone | its uuid, and no later push than was read |
+| force-unlock | as a removal | its uuid |
 
-**1. Time.** A holder counts its time from before it sent the take or the push, and a server from
-when it executes it, one in a hundred longer than the holder. So a lock stands on each server that
-gave it for as long as the holder counts on it, if no server's clock gains more than that. A
-majority that answers after the lock's time is over has given nothing.
+**1. Time.** A holder starts its timer before it sends the take or the push. A server starts its own
+timer when it executes the command, and that timer is 1 % longer. (The key exists for one day more,
+`LATE_REQUEST_S`.) So a granted lock exists on the server at least until the holder's timer ends, if
+the server's clock runs at most 1 % fast. A majority that answers after the lock's time is over has
+given nothing.
 
 **2. A failed try is undone**, on all servers that were sent it. Each try of a uuid has a number,
 and the command that undoes it names that number, so it may arrive late without harm to the next try
@@ -24,23 +26,26 @@ number do nothing there, however late they arrive.
 
 **3. Pushes.** Each server alone decides between two pushes, or a push and a removal, at the same
 time: the first changes the number, and the other is refused. At most one of them gets a majority. A
-push on a minority is not confirmed, and the holder's deadline stays. So is one just before the end:
-its votes count from before it was sent. Its number is not used again: the next push has a higher
-one, so that the servers that executed the first one do not pass for up to date, and a late arrival
-changes nothing. Another process that pushes for the same uuid does not use the number either:
-numbers are the time in milliseconds (`keys.following`). Only if two of them push within one
-millisecond, or by clocks that differ by more than the time between them, and the first reached a
-minority alone, may the second be taken for it; of one number the later stamps are read.
+push that is confirmed just before the holder's deadline is safe, too: the new deadline counts from
+before the push was sent. If only a minority executes a push, the push is not confirmed and the
+holder's deadline does not move. The holder never reuses the number of an unconfirmed push; the next
+push has a higher number. So readers do not take a server that executed only the unconfirmed push
+for one that is up to date, and a server that has the next push refuses the late one. Another
+process that pushes for the same uuid does not use the number either: numbers are the time in
+milliseconds (`keys.following`). Only if two of them push within one millisecond, or by clocks that
+differ by more than the time between them, and the first reached a minority alone, may the second be
+taken for it; of one number the later stamps are read.
 
 **4. A removal on a minority** is not done as long as a majority names the holder; then its records
 are deleted again. When no majority does any more, the lock has ended, and the records say who
 removed it: each server has that of its own remover. The record on most servers counts, and of two
 on as many the smaller one: two removers that share a bare majority ask the same servers and so
-agree on it. The loser puts the other's record in place of its own, never anything in place of the
-other's. So the winner goes on to win, whoever counts when, and at least one record stands, also if
-one remover dies in between. Only if each of two reached servers that the other did not, both may
-report that they removed it, or that the other did. Where a majority has neither lock nor record,
-the holder released it, and nobody removed it.
+agree on it. The remover whose record lost replaces its own record by the winning one. It never
+changes the winning record. So every later count gives the same winner, and at least one record
+remains even if a remover crashes in between. Exception: if each of two removers reached servers
+that the other did not reach, both may report success, or each may report that the other one removed
+the lock. Where a majority has neither lock nor record, the holder released it, and nobody removed
+it.
 
 **5. A process that is killed** between take and answer leaves a lock as if it had been killed a
 moment later; in the middle of a take it leaves some keys, which expire: *each* take has an expiry.
@@ -51,8 +56,8 @@ that is never to be auto-unlocked does not lose its lock with time.
 
 **6. Restored votes.** Servers are patched one after the other, and a restarted one may have
 forgotten each lock: without this a lock held for weeks would end with the third server of five. So
-after a majority has confirmed a push, each server that answered to that very push that the lock is
-free gets it again, with all its fields as of that push.
+after a majority has confirmed a push, the holder writes the lock again, with all its fields as of
+this push, to each server that answered this push with "the lock is free".
 
 A lock that another client had meanwhile does not come back. The push itself counts only the servers
 that still had the lock; a restored vote counts for later pushes. It is written only before the end
@@ -305,7 +310,8 @@ def _get_position(rounds: Rounds, request: requests.GetPosition) -> Plan[Outcome
         uuid, push = quorum.holder_and_push(answers)
         return Position(False, None, uuid, 0 if uuid is None else revision_of(uuid, push))
 
-    # A poll for holders has no uuid, and ends a held lock, for good.
+    # A holder's poll passes no uuid. Its answer may end the held lock for good, so a majority that
+    # has not decided never counts as an answer.
     settled = SETTLED_ROUNDS if request.uuid else inf
     return Plan(rounds.reading(request.name), quorum.is_known, read, settled=settled)
 

@@ -44,9 +44,10 @@ from lockclient.threads.log_queue import get_logger
 log = get_logger(__name__)
 
 _MAX_SPLITS: Final = 4
-"""Tries that follow at once on one in which several takers shared the votes."""
+"""Retries after a split vote, in which no taker can get a majority, before the take is refused;
+also rounds without a decision before the take is refused for a uuid that may hold the lock."""
 _SPLIT_PAUSES: Final = (2.0, 1.0, 16.0)
-"""The pause before each, in rounds."""
+"""Arguments of `Backoff` for the pauses before retries after a split vote; unit: `round_s`."""
 EXPIRED_TEXT: Final = "It expired: no heartbeat for its whole time, by the servers' clocks."
 """The reason in the record of a lock that expired (`expire=1`)."""
 
@@ -62,7 +63,9 @@ class Taking:
     Attributes:
         rounds: asks the servers.
         holder: takes the lock.
-        expected: the uuid whose lock it may take over, and its last push; empty: none, any.
+        expected: the uuid of the holder that the take may replace, and that holder's last known
+            push. With an empty uuid the take may replace no holder; with an empty push any push of
+            the holder is accepted.
         delivery: of the acquisition.
     """
 
@@ -99,7 +102,7 @@ class Taking:
                 may_hold = quorum.may_hold(map(_holder, answers.values()))
                 if may_hold is not None:  # the servers that did not answer have failed
                     return Refused(may_hold, revision_of(may_hold, 0))
-            # What was sent is undone, or will be before it can act: no outcome is unknown.
+            # Each failed try is undone, or the undo queue will undo it: no outcome is unknown.
             error = errors.no_majority(rounds.location, result.failures, unknown=False)
             pauses = pauses or Backoff(*ROUND_PAUSES_S)
             rounds.pause_or_raise(error, deadline, pauses, abandoned=self.delivery.abandoned)
@@ -141,7 +144,8 @@ class Taking:
         if granted >= quorum.majority and is_in_time:
             if after is not None or self._persist(number, until):
                 if granted < len(answers):
-                    # As in `_purge_stale`; the majority that was asked later names this holder.
+                    # Delete stale keys of other uuids without a second try: the majority that has
+                    # just granted this take names this holder, so those uuids hold nothing.
                     for i, entry in self._stale_entries(answers).items():
                         rounds.undo_queue.add({i}, rounds.drop(name, *entry))
                 return Taken(token_of(uuid), count(answers, "already_taken") > 0), result
@@ -213,10 +217,13 @@ class Taking:
         back, has left its key there; so has a process that was killed as it made a lock permanent.
         The key would block the name for a day, or for ever. It is *stale* on that server if it is
         permanent, so that its try had a majority, or if its own time is over, so that its try can't
-        succeed any more. When a majority that was asked later names somebody else or nobody, that
-        try holds nothing: one server of its majority has deleted it. Hence two tries: during one,
-        the lock may have been taken between two answers. A later try of the same uuid has a higher
-        number, and the deletion names this one's.
+        succeed any more.
+
+        Suppose that the stale key's try once had a majority. If a majority that is asked later does
+        not name its uuid, at least one server of the first majority has deleted the key, so that
+        uuid does not hold the lock. The check needs two tries with the same result, because during
+        a single one the lock may be taken between two servers' answers. The deletion names the
+        number of the stale key's try, so it does not delete a later try of the same uuid.
         """
         rounds, stale = self.rounds, self._stale_entries(answers)
         for i, entry in stale.items():
@@ -228,8 +235,9 @@ class Taking:
     def _stale_entries(self, answers: Answers) -> dict[int, Entry]:
         """Return by servers the keys of tries that are neither under way nor hold the lock.
 
-        A key with a lifetime of more than `longest` has a day besides its own time; others may be
-        under way, and expire by themselves.
+        A key whose lifetime exceeds `longest` includes the extra day (`LATE_REQUEST_S`), so the
+        lock's own time is over when less than a day is left. A key with a shorter lifetime may
+        belong to a take in progress; it expires by itself.
         """
         longest = float(milliseconds(drifted(self.rounds.location.longest)))
         stale: dict[int, Entry] = {}
