@@ -76,7 +76,7 @@ class Service:
         clock: Callable[[], float] = time.time,
         ticks: Callable[[], float] = monotonic,
         background: bool = True,
-        rest: float = 2.0,
+        reuse_factor: float = 2.0,
     ) -> None:
         self._background = background
         history = History(clock=clock)
@@ -86,7 +86,12 @@ class Service:
         self._waiting = WaiterPoller(self._table, store)
         probe = Probe(self._table, store) if background else None
         self._live = Live(
-            self._table, history, probe=probe, waiting=self._waiting, clock=clock, rest=rest
+            self._table,
+            history,
+            probe=probe,
+            waiting=self._waiting,
+            clock=clock,
+            reuse_factor=reuse_factor,
         )
         self._is_proxied = bool(options.access.proxies.all)
         self.app = create_app(self._live, store, options, ticks)

@@ -1,8 +1,8 @@
 """The alert and removal times of all locks, in memory. No I/O, no clock is read.
 
-A lock has one entry in a heap of moments. A heartbeat only gives the lock a new verdict with later
-moments. When the old entry comes up, it is put back with the new moment. So a heartbeat costs one
-verdict, and a sweep reads only the entries that come up.
+A heap of (time, lock name) with lazy updates: a heartbeat changes the lock's verdict, but not its
+heap entry. When a sweep pops an outdated entry, it pushes the lock again with its current time. So
+a heartbeat costs one verdict, and a sweep pops only entries whose time has come.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAX_STALE_ENTRIES = 1000
 """Stale heap entries, beyond one for each lock, before they are cleared."""
 
 CARRIED_OVER_AFTER_S = 60.0
-"""Seconds after its `auto_unlock_at` from which a lock counts as kept by a restart."""
+"""A lock counts as carried over if its `auto_unlock_at` is more than this many seconds ago."""
 
 
 @dataclass(slots=True, eq=False)
@@ -55,11 +55,16 @@ class JudgedLock:
 
 
 PAST_ALERT = (ALERT, UNDECIDED, OVERDUE)
-"""States of locks that may be past their alert."""
+"""The states in which a lock can be past its alert; an `UNDECIDED` lock need not be."""
 
 
 class PastAlert(NamedTuple):
-    """The locks past their alert that a scrape lists; for each state, the number of the others."""
+    """The locks past their alert, for one scrape by Prometheus.
+
+    Attributes:
+        listed: the most urgent ones.
+        unlisted: the number of the others, by state.
+    """
 
     listed: list[JudgedLock]
     unlisted: Mapping[str, int]
@@ -110,7 +115,10 @@ class Deadlines:
             self._compact_heap()
 
     def pop_due(self, now: float) -> DueLocks:
-        """Return the locks that came up by the monotonic time `now`; each is returned once."""
+        """Pop and return the locks whose alert or removal time is at most `now` (monotonic).
+
+        Each alert and each removal is returned once.
+        """
         progress = DueLocks([], [])
         with self._lock:
             while self._heap and self._heap[0][0] <= now:
@@ -151,10 +159,10 @@ class Deadlines:
         return {state: counts[state] for state in STATES}
 
     def carried_over(self, wall: float) -> int:
-        """Return the number of locks that are still there only because counting began again.
+        """Return the number of locks that exist only because their silence timer restarted.
 
-        It begins again with a start of this process and after a restore. Their `auto_unlock_at` was
-        `CARRIED_OVER_AFTER_S` before the wall-clock time `wall`.
+        A start of this process and a restore restart it. Such a lock's `auto_unlock_at` is more
+        than `CARRIED_OVER_AFTER_S` before the wall-clock time `wall`.
         """
         with self._lock:
             items = [*self._items.values()]

@@ -6,25 +6,30 @@ removed. This file adds the alert, and the bound on how late a removal can be.
 How late a removal is. Let
 
     D   be the lock's `auto_unlock_after`
-    P   be the time until we learn of a heartbeat; in a polled store, the time to the next poll
-    S   be 1 s between two sweeps (4 s after the wall clock was put back, as the scheduler uses it)
-    R   be the time to remove the locks that came due earlier
+    P   be the time until we learn of a heartbeat; for a store without a watch, the time to the
+        next poll
+    S   be the longest time between two sweeps: 1 s, or 4 s after the wall clock was set back,
+        because the scheduler plans by the wall clock
+    R   be the time to remove the locks that were due earlier
 
 - A holder that falls silent loses its lock within D + D / 1000 + P + S + R of its last heartbeat.
-- A lock that we find, because we just started, goes within D + D / 1000 + S + R of that moment. No
-  unlocker knows what an earlier one saw. If all unlockers are restarted more often than every D,
-  the lock stays; `Deadlines.carried_over` counts such locks, and an alert reports them.
-- In a polled store, a lock is removed only after a poll that began after its due time. That adds a
-  quarter of the poll interval (`Table.known_until`).
+- A lock that exists when the unlocker starts is removed within D + D / 1000 + S + R of the start.
+  No unlocker knows what an earlier one saw. If all unlockers are restarted more often than every
+  D, the lock is not removed; `Deadlines.carried_over` counts such locks, and an alert reports them.
+- For a store without a watch, a lock is removed only after a poll that began after its due time.
+  The unlocker requests such a poll when a lock is due, at most every quarter of the poll interval
+  (`Unlocker._known_until`). So that adds at most a quarter of the interval.
 - While the store is unreachable, or this process is stopped, nothing is removed. Afterwards one
-  sweep is skipped so that heartbeats that are in flight arrive first. Locks that came due meanwhile
-  go within 2 S + R. After ten seconds without the store, all locks count as found again
-  (`lockclient.overview.table`).
+  sweep is skipped so that heartbeats in flight arrive first. Locks that became due meanwhile are
+  removed within 2 S + R. After ten seconds without the store, the silence timers of all locks
+  restart (`lockclient.overview.table`).
 - Removals beyond `--max-removals` in a minute wait: see `rate_limit`.
 
-When a lock is past its alert. An alert only calls people, so it may use wall clocks. Our wall clock
-is trusted if it agreed with the clocks of the store's members in a check made after we saw the
-lock. Of the two clocks, the slower one counts.
+When a lock is past its alert. An alert only notifies people, so it may use wall clocks. Our wall
+clock is trusted if it agreed with the median clock of the store's members in a check made after we
+saw the lock's last write. Then `alert_at` is reached when the slower of these two clocks shows it.
+"Found" means that the lock existed when its silence timer started, so its last heartbeat was not
+seen. "Four plain keys" are a lock without `about`.
 
     lock                                        past its alert
     its heartbeats were seen                    `expected_runtime` after the last one
@@ -32,9 +37,10 @@ lock. Of the two clocks, the slower one counts.
                                                 it if that is sooner
     found, clock not trusted                    `expected_runtime` after we found it
     no `expected_runtime`, or undecided         at `alert_at`, once a clock can be trusted
-    four plain keys, clock not trusted          once it was silent for the distance of its stamps
-                                                and our own clock shows `alert_at`: a clock that is
-                                                ahead cannot cause an alert alone
+    four plain keys, clock not trusted          when both hold: no heartbeat was seen for the time
+                                                between its stamps when it was acquired, and our
+                                                clock shows `alert_at`. So a clock that is ahead
+                                                cannot cause an alert alone
 """
 
 from __future__ import annotations
@@ -47,10 +53,10 @@ from lockclient.overview.rows import Row
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The moments of a lock's alert and removal, on our monotonic clock.
+    """The times of a lock's alert and removal, on our monotonic clock.
 
     Attributes:
-        alert: when the lock goes past its alert; `NEVER`; None if that can't be decided yet.
+        alert: when the lock goes past its alert, or `NEVER`; None: that can't be decided yet.
         due: when the lock may be removed, or `NEVER`.
         guessed: no clock could be trusted for the alert, so the next clock check decides again.
     """
@@ -91,7 +97,9 @@ def _alert(row: Row, stamp: float, check: ClockCheck | None, *, decided: bool) -
         return after
     at = check.moment(stamp)
     if not decided:
-        return at  # a person moved a stamp: either this one on purpose, or the other one
+        # A person changed one stamp. If it was `alert_at`, the person meant that time. If it was
+        # `auto_unlock_at`, `alert_at` is still the holder's.
+        return at
     # A write that we saw arrive is a heartbeat, whatever time it contains.
     at = at if row.found else max(at, row.seen_at)
     return at if after is None else min(at, after)

@@ -26,13 +26,14 @@ from unlocker.rate_limit import Key, RateLimit
 log = logging.getLogger(__name__)
 
 _REQUEST_TIMEOUT_S = 2.0
-"""Seconds for one lock. The sweep must go on, and SIGTERM ends the service within 5 s."""
+"""Timeout of the requests about one lock: SIGTERM must end the service within 5 s."""
 
 _MAX_PARALLEL = 4
 """Locks removed in parallel without a rate limit; their requests mostly wait for a disk."""
 
 _RUN_BUDGET_S = 5.0
-"""Seconds after which a run leaves the rest to the next one, as no alert goes out meanwhile."""
+"""Time limit of one run. The sweep's thread sends no alert during a run, so the remaining locks
+wait for the next run."""
 
 
 @dataclass(eq=False)
@@ -41,10 +42,10 @@ class Remover:
 
     Attributes:
         store: has the locks.
-        deadlines: knows whether a lock is still as it was when it was judged.
-        rate_limit: counts all removals, each before `deadlines` drops the lock.
+        deadlines: tells whether a lock has changed since it was judged.
+        rate_limit: limits removals. It has counted a removal before `deadlines` drops the lock.
         identity: this unlocker's name in the removal records.
-        metrics: counts the attempts.
+        metrics: has the counter of attempts.
         ending: when set, no further removal begins.
     """
 
@@ -71,14 +72,16 @@ class Remover:
             if self.rate_limit.unlimited and len(todo) > _MAX_PARALLEL:
                 with ThreadPoolExecutor(_MAX_PARALLEL, "remover") as pool:
                     workers = [pool.submit(self._work, todo, budget) for _ in range(_MAX_PARALLEL)]
-                ends = [worker.result() for worker in workers]
+                finished = [worker.result() for worker in workers]
             else:
-                ends = [self._work(todo, budget)]
+                finished = [self._work(todo, budget)]
         finally:
-            full = bool(todo)
+            is_limit_reached = bool(todo)
             self._pending.extendleft(reversed(todo))
-        if all(ends):
-            self.rate_limit.withhold(self._drop_settled() if full else 0, self.deadlines.held())
+        if all(finished):
+            # Report how many due locks this run left because of the rate limit; 0: none.
+            left = self._drop_settled() if is_limit_reached else 0
+            self.rate_limit.withhold(left, self.deadlines.held())
 
     def failing(self) -> set[str]:
         """Return the names of locks whose removal was refused and is retried, for any thread."""
@@ -106,7 +109,11 @@ class Remover:
         return True
 
     def _is_settled(self, item: JudgedLock) -> bool:
-        """Return whether a lock needs neither a removal nor counting."""
+        """Return whether the item can be forgotten.
+
+        That is so if the lock has changed since it was judged, and no request about it is
+        unanswered.
+        """
         return not self.deadlines.is_current(item) and item not in self._unanswered
 
     def _drop_settled(self) -> int:
@@ -118,8 +125,9 @@ class Remover:
     def _wait_until_counted(self) -> bool:
         """Wait until the rate limit has counted all removals up to our last one.
 
-        That is step 2 in `rate_limit`. The table reports the removal in the same step in which it
-        reports that the lock is no longer held.
+        This is step 2 of the argument in `rate_limit`. The table reports a removal, which the rate
+        limit counts, before it reports that the lock is no longer held. Only then `deadlines` drops
+        the lock, so `is_current` tells when the removal was counted.
         """
         deadline = Deadline.after(_REQUEST_TIMEOUT_S)
         while self._last_removed is not None and self.deadlines.is_current(self._last_removed):
@@ -135,9 +143,9 @@ class Remover:
             result = self._remove(item)
         except StoreUnavailable:
             self._unanswered.add(item)
-            self.rate_limit.count([key])  # it may have happened
+            self.rate_limit.count([key])  # the store may have removed the lock
             raise
-        except Exception as error:  # the other locks are due as well
+        except Exception as error:  # go on with the other due locks
             if item not in self._refused:  # log once for a lock, not once a second
                 log.warning(
                     "Lock '%s' is due and can't be removed; retrying: %s",

@@ -1,18 +1,19 @@
-"""The live table of all locks in one process: it reads everything once, then follows one watch.
+"""The live table of all locks in one process: it loads everything once, then follows one watch.
 
-One thread applies the watch's changes. Readers copy under a lock; rows are immutable. A resync
-keeps the rows that did not change, so an unlocker's counting goes on.
+One thread applies the watch's changes. Readers copy under a lock; rows are immutable. A reload
+keeps the rows of unchanged locks with their `seen_at`, so an unlocker's silence timers continue.
 
 A restore from a backup loses heartbeats. A row may then look unchanged, its revisions included,
-although the lock got a heartbeat that is lost. So the counts of all locks begin again, as if each
-lock was found now, at each sign of a restore:
+although the lock got a heartbeat that is lost. At each sign of a restore, the table therefore
+restarts the silence timer of every lock, as if it had first seen the lock at this time:
 
 - the watch ended by compaction (`Batch.missed`);
 - a revision, of the store or of one lock, went back: only a restore does that;
 - the raft term went back: a restored cluster counts its terms from the beginning. (Only terms from
   answers that went through the leader are used: a slow member may report an older one.);
-- the watch brought no change for `proof` seconds, stops of this process included. The caller makes
-  sure that something is written more often. So a restore that takes longer is never missed.
+- the watch delivered nothing for `proof` seconds (time in which this process was stopped counts).
+  The caller guarantees that some key is written more often than that. So a restore that takes
+  longer than `proof` is always noticed.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ from lockclient.threads.reentry import mark_thread
 log = get_logger(__name__)
 
 READING_TIMEOUT_S = 1800.0
-"""Seconds for reading everything; the store gives up much sooner on a page that does not come."""
+"""Timeout of a full load. The store has its own, much shorter timeout for each page."""
 MAX_TRANSITIONS_PER_CALL = 1000
-"""Transitions of a reading that a listener gets in one call."""
+"""Maximum number of a load's transitions that a listener gets in one call."""
 STUCK_AFTER_S = 120.0
-"""Seconds without a page after which a reading hangs; the store gives up on a page in a minute."""
+"""Time without a page after which a load counts as hanging; the store waits a minute for a page."""
 
 
 class Table:
@@ -60,7 +61,7 @@ class Table:
         proof: seconds, see the top of this file; infinite: any silence is accepted.
         on_change: the table's thread calls it with each step's transitions.
         on_removal: the table's thread calls it before `on_change` with each step's new removals,
-            each once, in the order of revisions; and with whether the first reading found them.
+            each once, in the order of revisions; and with whether the first load found them.
     """
 
     def __init__(
@@ -82,16 +83,16 @@ class Table:
         self.revision = 0
         """The store's revision that the table shows: it grows when anything changes."""
         self.followed = 0
-        """The revision of the last change that came by the watch, not by a reading."""
+        """The revision of the last change that came by the watch, not by a load."""
         self.known_at = -math.inf
-        """In a polled store, the monotonic time up to which the table shows all writes; else -inf
-        (then `freshness` knows)."""
+        """For a store without a watch: the monotonic time when the table's last poll began. For
+        others: -inf; ask `Freshness`."""
         self._proof = proof
         self._proven_at = -math.inf
         self.restored_at = 0.0
         """The time of the last restore that was noticed, Unix seconds; 0: none."""
         self.restarts = 0
-        """The number of times that all counts were restarted."""
+        """The number of times that the table restarted all silence timers."""
         # True while a watch has reconnected and it is unknown whether the store was restored.
         self._checking = False
         self._missed = False
@@ -104,7 +105,7 @@ class Table:
         self._thread = threading.Thread(target=self._run, name="clustermutex-table", daemon=True)
         self._troubles = Troubles(self._stopping)
         self.loads = 0
-        """The number of complete readings."""
+        """The number of complete loads."""
 
     # ------------------------------------------------------------ life
 
@@ -129,12 +130,13 @@ class Table:
     def known_until(self) -> float:
         """Return the monotonic time up to which no heartbeat was missed.
 
-        In a polled store, that is the begin of its last poll: otherwise a lock whose
+        For a store without a watch, it is the time when its last poll began: else a lock whose
         `expected_runtime` is shorter than the poll interval would be past its alert between polls.
         """
         return monotonic() if self.can.watch else self.known_at
 
     def judged_at(self, wall: float) -> float:
+        """Return `known_until()` as a wall-clock time, if the wall clock shows `wall` now."""
         return wall - max(0.0, monotonic() - self.known_until())
 
     def loading(self) -> bool:
@@ -206,9 +208,9 @@ class Table:
 
     def _run(self) -> None:
         mark_thread()
-        # Only `stop()` ends this thread: without it, the table would look like a store in which
-        # nothing happens. An error may have left half a step in the table, which listeners have
-        # got, too; so everything is read again.
+        # Only `stop()` may end this thread. If it died, the table would look like a store without
+        # changes. An exception may leave a batch half applied and half reported to the listeners,
+        # so the table is loaded again.
         complete = False  # whether the table is complete up to its revision
         while not self._stopping.is_set():
             try:
@@ -225,7 +227,7 @@ class Table:
         if not complete:
             self._loading, self._page_at = True, monotonic()
             self._load(Deadline.after(READING_TIMEOUT_S))
-            self._missed = False  # after the listeners got the rows with restarted counts
+            self._missed = False  # after listeners got the rows with restarted timers
             self._troubles.succeeded(READ)
         watch = self._store.follow(self.revision + 1, self._backlog.put)
         try:
@@ -279,7 +281,7 @@ class Table:
             if batch.started and self._check_restored():
                 return False
             if batch.revision <= self.revision:
-                continue  # from the watch before this one; the reading contains it
+                continue  # from the watch before this one; the load contains it
             changed: list[Transition] = []
             arrived = monotonic()
             try:
@@ -331,7 +333,7 @@ class Table:
         # released and taken again as two transitions.
         fresh = batch.changes
         if fresh and fresh[0].revision <= self.revision:
-            # From the watch before this one; the reading contains the first of these changes.
+            # From the watch before this one; the load contains the first of these changes.
             fresh = tuple(change for change in fresh if change.revision > self.revision)
         for (_, kind, name), group in groupby(fresh, key=attrgetter("revision", "kind", "name")):
             if kind != "locks":

@@ -1,4 +1,4 @@
-"""The newest snapshot, built when a viewer asks, and up to when it is proven to be complete."""
+"""The newest snapshot, built for a viewer's request, and the time up to which it is complete."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mutexdash.data.staleness import Probe
 from mutexdash.data.waits import NO_WAITS, WaiterPoller
 
 RESTORE_SHOWN_S = 86400.0
-"""Seconds for which pages show that the store was restored."""
+"""Time for which pages show, after a restore of the store, that it was restored."""
 
 
 class DatedSnapshot(NamedTuple):
@@ -25,8 +25,8 @@ class DatedSnapshot(NamedTuple):
     Attributes:
         judged_at: the wall-clock time by which locks are judged.
         updated_at: the time up to which the snapshot is proven to show all writes.
-        away_since: `updated_at` if that is too long ago, else None.
-        silent: the store answers, but its watch does not bring what it wrote.
+        away_since: `updated_at`, if the store is unreachable or silent; None: the data are current.
+        silent: the store answers requests, but its watch does not deliver recent writes.
         remarks: `ServiceStore.warnings_for_display`.
     """
 
@@ -50,7 +50,10 @@ class DatedSnapshot(NamedTuple):
         return last if self.wall < last + RESTORE_SHOWN_S else 0.0
 
     def shown(self, *parts: str) -> tuple[object, ...]:
-        """Return what all pages show, and the versions of these parts of the snapshot: an ETag."""
+        """Return the input of a page's ETag.
+
+        That is the banners that all pages show, and the versions of these parts of the snapshot.
+        """
         snapshot = self.snapshot
         banners = self.state, self.restored_at, snapshot.failing, self.remarks
         versions = [snapshot.versions[part] for part in parts]
@@ -63,11 +66,13 @@ class Live:
     Args:
         table: the caller starts and stops it.
         history: listens to the table.
-        probe: measures how old the table's data are; None: only the watch's connection counts.
+        probe: measures the age of the table's data. None: the data are current while the watch is
+            connected.
         waiting: reads the waiters; None: there are none.
         clock: the wall clock, for tests.
-        rest: a snapshot is used for at least so many times its own building time, so that
-            building takes a bounded share of a core.
+        reuse_factor: a snapshot that took t seconds to build is reused for at least
+            `reuse_factor * t` seconds. So building takes at most 1 / (1 + `reuse_factor`) of a
+            core.
     """
 
     def __init__(
@@ -78,14 +83,14 @@ class Live:
         probe: Probe | None = None,
         waiting: WaiterPoller | None = None,
         clock: Callable[[], float] = time.time,
-        rest: float = 2.0,
+        reuse_factor: float = 2.0,
     ) -> None:
         self.table = table
         self.history = history or History(clock=clock)
         self._probe = probe
         self._waiting = waiting
         self._clock = clock
-        self._rest = rest
+        self._reuse_factor = reuse_factor
         self._lock = threading.Lock()
         self._rows = Rows(table)
         self._snapshot: Snapshot | None = None
@@ -114,7 +119,7 @@ class Live:
         return self._clock()
 
     def updated_at(self) -> float:
-        """Return up to when the table is proven to show all writes (Unix seconds)."""
+        """Return the time up to which the table is proven to show all writes (Unix seconds)."""
         if self._probe is not None:
             return self._clock() - self._probe.age()
         if self.table.connected():
@@ -122,7 +127,7 @@ class Live:
         return self._connected_at
 
     def away_since(self) -> float | None:
-        """Return when the store was last reachable (Unix seconds); None: it is now."""
+        """Return `updated_at()` if the store is unreachable or silent; None: data are current."""
         updated_at = self.updated_at()
         here = self.table.connected() and not (self._probe and self._probe.age() > self._probe.old)
         return None if here and not self.silent() else updated_at
@@ -155,7 +160,7 @@ class Live:
         self._snapshot = Snapshot.of(self.table, self.history, self._rows, waits, wall, before)
         self._inputs = inputs
         ended = time.monotonic()
-        self._good_until = ended + self._rest * (ended - started)
+        self._good_until = ended + self._reuse_factor * (ended - started)
         return self._snapshot
 
     def _note(self) -> None:
@@ -163,8 +168,8 @@ class Live:
         # The first snapshot takes longest, so no viewer should wait for it.
         if not self._settled and self.dated_snapshot() is not None:
             self._settled = True
-            # Nearly all objects of now stay. If each garbage collection went through them, viewers
-            # would wait; if collections were rare, old snapshots, which rendered templates refer
-            # to in cycles, would pile up.
+            # Nearly all objects that exist now live as long as the process. `gc.freeze()` excludes
+            # them from later collections, which would delay requests. Without a collector, old
+            # snapshots would pile up: rendered templates refer to them in reference cycles.
             gc.collect()
             gc.freeze()

@@ -1,4 +1,8 @@
-"""The pages for people. Each works by plain reload; `static/live.js` reloads it smoothly."""
+"""The pages for people.
+
+Every page works without JavaScript. With it, `static/live.js` replaces a page's content without a
+full reload.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +73,8 @@ def locks() -> Response:
 @blueprint.get("/lock")
 def lock(name: str | None = None) -> Response:
     name, table = name_asked_for(name), dashboard().live.table
-    # Or as alerts show it, with escapes for invisible characters.
+    # The name may be copied from an alert, which shows invisible characters as escapes. If no lock
+    # has the literal name, show the lock with the unescaped name.
     if table.row(name) is None and table.row(meant(name)) is not None:
         name = meant(name)
     return _about_one("lock.html", name, request.args.get("unlocked"))
@@ -78,7 +83,10 @@ def lock(name: str | None = None) -> Response:
 @blueprint.get("/locks/<lock:name>")
 @blueprint.get("/locks")
 def lock_by_another_path(name: str | None = None) -> BaseResponse:
-    """Redirect to a lock's page or the list: people take paths from the API's."""
+    """Redirect to a lock's page or to the list.
+
+    People type `/locks` and `/locks/NAME` because the API has such paths.
+    """
     return redirect(url_for("pages.locks") if name is None else lock_url(name))
 
 
@@ -91,14 +99,25 @@ def force(name: str | None = None) -> Response:
 
 
 def _about_one(template: str, name: str, removed: str | None, **shown: Any) -> Response:
+    """Render a page about one lock.
+
+    The table gives the ETag. Only if the viewer's ETag is old, the store is read for the rest, such
+    as the backtrace.
+
+    Args:
+        template: the page's.
+        name: the lock's.
+        removed: the uuid of a holder that may have been removed; None: none is asked for.
+        shown: further values for the template.
+    """
     board = dashboard()
     dated = board.dated_snapshot()
     detail = known(name, dated, board.live.table)
 
     def page() -> Response | str:
-        whole = complete(detail, dated, board.store, removed)
-        html = _render(template, dated, detail=whole, **shown)
-        return html if whole.complete else Passing(html, mimetype="text/html")
+        full_detail = complete(detail, dated, board.store, removed)
+        html = _render(template, dated, detail=full_detail, **shown)
+        return html if full_detail.complete else Passing(html, mimetype="text/html")
 
     return respond((dated.shown(), detail.shown), page)
 
@@ -223,7 +242,7 @@ def _render(template: str, dated: DatedSnapshot, **shown: Any) -> str:
 def domain(hostname: str) -> tuple[str, str]:
     """Split a host's name into its first label and the rest; an address is not split."""
     first, dot, rest = hostname.partition(".")
-    if not first or first.isdecimal():  # an address: its end matters most
+    if not first or first.isdecimal():  # an IP address: its last part identifies the host
         return hostname, ""
     return first, dot + rest
 

@@ -143,7 +143,7 @@ class Board:
     """
 
     def __init__(
-        self, flags: str = "", store: DashboardStore | None = None, *, rest: float = 0.0
+        self, flags: str = "", store: DashboardStore | None = None, *, reuse_factor: float = 0.0
     ) -> None:
         self.store = store or DashboardStore()
         self.ahead = self.later = 0.0
@@ -154,7 +154,7 @@ class Board:
             clock=self.now,
             ticks=lambda: self.later,
             background=False,
-            rest=rest,
+            reuse_factor=reuse_factor,
         )
         self.app = self.service.app
         self.app.jinja_env.bytecode_cache = TEMPLATES

@@ -1,9 +1,14 @@
-"""Notifies people of what happens to locks: adds it to the note in the store, and sends it.
+"""Notifies people of events: writes the events to a note in the store, and sends messages.
 
-Every unlocker notices what happens, by the same rules. It gathers events for some seconds, then
-adds those that no other unlocker has added (`note`), owed to all recipients. One thread for each
-recipient sends what that is owed (`sender`), so that a recipient that hangs delays neither a sweep
-nor another recipient. Without recipients there is neither thread nor note.
+Every unlocker notices events by the same rules. All unlockers share one note in the store (`note`),
+which lists the recipients that each event is still owed to.
+
+1. An unlocker gathers events for some seconds. Its first thread then adds to the note those events
+   that no other unlocker has added, owed to all recipients.
+2. One thread for each recipient sends to it the events that it is owed (`sender`). So a recipient
+   that hangs delays neither a sweep nor another recipient.
+
+Without recipients the unlocker has no such threads and writes no note.
 """
 
 from __future__ import annotations
@@ -38,47 +43,59 @@ from unlocker.notifications.sender import Sender, SharedNote
 log = logging.getLogger(__name__)
 
 GATHER_S = 5.0
-"""Seconds in which later events go into the same note, and message, as the first."""
+"""Time that the oldest unlocker gathers events before it adds them to the note together."""
 NEXT_RANK_S = 2.0
-"""Seconds for which each unlocker leaves the adding of events to the next older one."""
+"""Time that each unlocker waits longer than the next older one before it adds events; the poll
+interval is added to it."""
 STEP_INTERVAL_S = 0.5
+"""Time that a thread waits between two steps."""
 READ_INTERVAL_S, IDLE_READ_INTERVAL_S = 2.0, 10.0
-"""Seconds between two readings of the note while something is owed, and else."""
+"""Time that an unlocker waits before it reads the note again: while an event is pending or owed to
+a recipient; while none is."""
 LOG_INTERVAL_S = 60.0
+"""Time that the notifier waits before it logs dropped events again."""
 RATE_LIMIT_OFF_S = 120.0
-"""Seconds without an engaged rate limit, or unclaimed lock, until the next one is notified."""
+"""Time that the rate limit must be off, or a lock claimed, before its event counts as ended. Until
+then people are not notified of it again."""
 SCAN_INTERVAL_S = 10.0
-"""Seconds between two scans of all locks for `CONDITIONS`."""
+"""Time that the unlocker waits before it scans all locks for `CONDITIONS` again."""
 STUCK_S = 90.0
-"""Seconds without a step after which a thread counts as stuck."""
+"""Time without a step after which the announcement omits the thread's recipients."""
 FORGET_S = 86400.0
-"""Seconds without an unlocker that announces a recipient after which the note forgets it."""
+"""Time that the note keeps a recipient that no running unlocker announces."""
 _SHUTDOWN_TIMEOUT_S = 1.0
-"""Seconds for the last note and message when the service ends."""
+"""Time that `stop` waits for the threads, which write and send the last events."""
 BLIND_AFTER_S = 30.0
-"""Seconds not ready, minus half of those ready, before that is notified."""
+"""Not-ready time, minus half of the ready time, at which people are notified that this unlocker is
+blind."""
 FAILING_AFTER_S = 600.0
-"""Seconds for which a recipient must have failed before that is announced."""
+"""Time that a recipient must have failed before this unlocker announces that it fails."""
 _MAX_FAILING_ANNOUNCED = 5
 _MAX_STEP_S = 10.0
-"""Seconds between two steps that count at most."""
+"""Maximum of the time between two observations that `BlindnessDetector` adds."""
 
 
 class BlindnessDetector:
-    """Notices that this unlocker was not ready for a while, and that it is again.
+    """Notices that this unlocker is blind (was not ready for a while), and that it works again.
 
-    Each unlocker notifies of its own blindness: it may be cut off from all others.
+    Not-ready time is added to a sum; half of the ready time is subtracted from it. Each unlocker
+    notifies people of its own blindness, because the other unlockers may be out of reach.
     """
 
     def __init__(self, identity: str) -> None:
         self._identity = identity
         self._observed_at: float | None = None
-        self._blind_for = 0.0  # 20 s without and 20 s with the store are not well
+        self._blind_for = 0.0  # 20 s not ready, then 20 s ready: 10 s
         self._blind: Event | None = None
 
     def observe(self, why: str | None, now: float) -> Event | None:
-        """Return an event if blindness begins or ends; `why`: it can't work now, None: it can."""
-        # A process that was stopped may be able to work in a moment.
+        """Return an event if blindness begins or ends, else None.
+
+        Args:
+            why: the reason why the unlocker is not ready; None: it is ready.
+            now: the monotonic time.
+        """
+        # A process that was stopped is often ready soon after it continues.
         passed = 0.0 if self._observed_at is None else min(now - self._observed_at, _MAX_STEP_S)
         self._observed_at = now
         blind_for = self._blind_for + (passed if why else -passed / 2)
@@ -98,11 +115,11 @@ class BlindnessDetector:
 
 
 class Notifier:
-    """Notifies recipients; without any it does nothing.
+    """Notifies recipients; does nothing if there are none.
 
     Args:
-        recipients: of all notifications.
-        where: the store, for the titles.
+        recipients: each gets all notifications.
+        where: names the store in the titles of messages.
     """
 
     def __init__(self, recipients: Sequence[Recipient] = (), where: str = "") -> None:
@@ -129,11 +146,11 @@ class Notifier:
         """Start the threads, which call the arguments twice a second.
 
         Args:
-            identity: this unlocker's, as in its announcement.
+            identity: this unlocker's name, as in its announcement.
             store: has the note.
             table: has the locks, and the other unlockers.
-            trouble: returns why the unlocker can't do its work; None if it can.
-            is_rate_limited: returns whether removals are held back.
+            trouble: returns the reason why the unlocker can't do its work; None: it can.
+            is_rate_limited: returns whether the rate limit makes due locks wait.
             unclaimed: returns the locks that are free though clients wait.
             count: counts events by outcome.
         """
@@ -162,7 +179,7 @@ class Notifier:
             thread.start()
 
     def notify(self, event: Event) -> None:
-        """Have an event sent, without waiting."""
+        """Queue an event for the note and the recipients; returns at once."""
         if not self._recipients:
             return
         with self._lock:
@@ -175,8 +192,11 @@ class Notifier:
             self._drop(1, "are not sent to anyone")
 
     def announcement_fields(self) -> dict[str, object]:
-        """Return the fields of this unlocker's announcement: the recipients that it can send to,
-        and whether each works; the names of those that have failed for `FAILING_AFTER_S`."""
+        """Return the fields that this unlocker adds to its announcement.
+
+        `recipients`: whether each works, without those whose thread is stuck. `failing`: names of
+        recipients that have failed for `FAILING_AFTER_S`, if any.
+        """
         if not self._senders:
             return {}
         latest = monotonic() - STUCK_S
@@ -192,7 +212,11 @@ class Notifier:
         return [name for name, at in since if at is not None and at <= latest]
 
     def stop(self) -> None:
-        """End when the last event was noted, and sent if no other unlocker can; or at a timeout."""
+        """Stop the threads.
+
+        The first thread writes the last events to the note. Then the senders make a last step.
+        `stop` waits at most `_SHUTDOWN_TIMEOUT_S` for both.
+        """
         self._ending.set()
         until = monotonic() + _SHUTDOWN_TIMEOUT_S
         for thread in self._threads:
@@ -218,7 +242,7 @@ class Notifier:
             return [event for event in pending if event.noticed <= due]
 
     def _notifiers(self) -> list[tuple[str, dict[str, object]]]:
-        """Return the living unlockers with recipients, the oldest first, and those recipients."""
+        """Return the running unlockers that have recipients, and these; the oldest first."""
         found = []
         for name, value in self._table.unlockers().items():
             fields = announced(value)
@@ -238,7 +262,7 @@ class Notifier:
             try:
                 step(ending=ending)
             except ClusterMutexError:
-                pass  # the store's; it is tried again, and `SharedNote` has logged it
+                pass  # `SharedNote` has logged it, and the next step tries again
             except Exception:
                 log.exception("Notifications could not be processed.")
         done.set()
@@ -265,7 +289,7 @@ class Notifier:
         self._stepped_at = monotonic()
 
     def _scan(self, now: float) -> None:
-        """Notify of the conditions of locks that the last scan did not find."""
+        """Scan all locks; notify people of each condition that the last scan did not find."""
         revision, before = self._table.revision, self._conditions
         holders = [row.holder for row in self._table.rows().values()]
         found = [*condition_events(holders, self._unclaimed(), time.time())]
@@ -281,9 +305,10 @@ class Notifier:
         return name in self._conditions
 
     def _note(self, now: float, *, ending: bool) -> None:
-        """Note the gathered events and what has ended, if there is any and it is time.
+        """Write the gathered events, and the ends of earlier events, to the note.
 
-        A younger unlocker does so later, and as a rule finds it noted.
+        The unlocker writes the events when its turn has come. Unlockers take turns by age, the
+        oldest first, so a younger unlocker usually finds that the note has the events already.
         """
         notifiers = self._notifiers()
         names = [name for name, _ in notifiers]
@@ -300,8 +325,8 @@ class Notifier:
         is_new = not noted.keys() >= self._senders.keys()
         if now < self._retry_at or not (ended or is_due or is_new or unused):
             return
-        self._retry_at = now + READ_INTERVAL_S  # should it fail
-        # An event that has ended is left out, unless a recipient was told.
+        self._retry_at = now + READ_INTERVAL_S  # if the request fails
+        # The note does not get an event that has ended, unless a recipient was notified of it.
         events = [event for event in pending if event.told or event.stands()]
 
         def edit(note: NotificationNote) -> int:
@@ -318,7 +343,7 @@ class Notifier:
             self._pending = [event for event in self._pending if event not in done]
 
     def _drop(self, number: int, what: str) -> None:
-        """Count events that are not sent one by one; log that at most once a minute."""
+        """Count dropped events, and log that at most once every `LOG_INTERVAL_S`."""
         self.count("dropped", number)
         if (now := monotonic()) >= self._logged_at + LOG_INTERVAL_S:
             self._logged_at = now
@@ -330,11 +355,11 @@ class Notifier:
             )
 
     def _ended(self, now: float, turn: float) -> dict[str, str]:
-        """Return the names of standing events in the note that have ended, each with the line for
-        recipients.
+        """Return the names of the note's events that have ended, each with the line for recipients.
 
-        A blind unlocker, or one that has not caught up with the event's revision, does not know.
-        An end is noted later than a removal, whose message includes the end.
+        An unlocker that is not ready, or whose table is older than the event, can't tell whether
+        the event has ended. The unlocker waits longer before it writes an end than before it
+        writes a removal, because the removal's message already reports the end.
         """
         since, found = self._ended_since, dict[str, str]()
         self._ended_since = {}
@@ -348,7 +373,7 @@ class Notifier:
         return found
 
     def _end_of(self, event: Event) -> str | None:
-        """Return the line about the end of an event; None: it stands, or that is unknown."""
+        """Return the line about the end of an event; None: it has not ended, or that is unknown."""
         if event.kind == RATE_LIMITED:
             return None if self._was_limited else ""
         if event.kind in CONDITIONS:

@@ -362,7 +362,7 @@ def test_a_snapshot_is_used_for_a_while_that_grows_with_its_cost() -> None:
     """Many viewers of many busy locks must not keep the process building all the time."""
     store = DashboardStore()
     store.take("a")
-    with Board(store=store, rest=1e9) as board:
+    with Board(store=store, reuse_factor=1e9) as board:
         assert board.locks() == ["a"]
         board.store.take("b")
         assert board.locks() == ["a"]
