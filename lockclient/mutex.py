@@ -63,7 +63,7 @@ def _exit_block(
     try:
         if "release" in held._holding.one_time or held._holding.is_inherited:
             held.release()  # in a fork's child it raises `LockNotHeld`
-        statement[:] = LEFT  # frees the Statement, so that `undo` is not called
+        statement[:] = LEFT  # frees the Statement: its callback never runs
     except ClusterMutexError as failure:
         held._raise_exit_error(failure, error)
 
@@ -82,8 +82,9 @@ class HeldLock(BaseHeldLock, AsksStore):
         """Report progress: push the alert and the auto-unlock into the future.
 
         Within `min(1 s, expected_runtime / 50)` of the last push (in a bucket 1.2 s) it only
-        compares the clock, so hot loops may call it. While the store is unreachable, it raises
-        nothing before the lock's deadline. With `force` it always sends a heartbeat, and raises.
+        compares the clock, so hot loops may call it. If the store does not answer, `alive()`
+        waits at most 2 s, and raises nothing before the lock's deadline. With `force` it always
+        sends a heartbeat, and raises `StoreUnavailable` if the store does not answer.
 
         Raises:
             LockNotHeld: it was released.
@@ -117,9 +118,9 @@ class HeldLock(BaseHeldLock, AsksStore):
             if not holding.one_time.pop("release", False):  # atomic: one caller releases
                 self._require_held("release()")
                 return
-            # A signal handler or a finalizer on top of our own code could deadlock if it waited, so
-            # the background releases. While the interpreter ends, no background thread runs, and
-            # the lock stays until its auto-unlock.
+            # If a signal handler or a finalizer interrupted this library's code, waiting here could
+            # deadlock, so a background thread releases the lock. While the interpreter ends, no
+            # background thread runs, and the lock stays until its auto-unlock.
             if is_inside() or sys.is_finalizing():
                 undo(holding)
                 holding.check()
@@ -146,7 +147,10 @@ class HeldLock(BaseHeldLock, AsksStore):
 
 
 def run(steps: Steps[Result], store: MutexStore) -> Result:
-    """Drive steps in a deputy thread if the caller is the main thread, else in the caller's own.
+    """Run the steps to their end; return their result.
+
+    For the main thread a worker thread runs them, because an exception that a signal handler raises
+    must not interrupt gRPC. Any other thread runs them itself.
 
     Raises:
         ClusterMutexError: a finalizer called in a thread of this library.
@@ -166,9 +170,10 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
 
     `with` and `acquire()` give a `HeldLock`: one acquisition. The mutex itself describes the lock
     and may be shared by any number of threads, which then contend for it; it is not reentrant. A
-    call on it, like `m.alive()`, means the caller's own newest unreleased acquisition (by thread,
-    or by task in an event loop); else the object's only unreleased one; else it raises
-    `LockNotHeld`: use the `HeldLock`. A lost acquisition counts as unreleased until it is
+    call like `m.alive()` applies to the newest acquisition that the calling thread (or the task in
+    an event loop) has not released. If the caller has none, and the mutex has exactly one
+    unreleased acquisition, the call applies to that one. Otherwise it raises `LockNotHeld`: then
+    call the method of the `HeldLock`. A lost acquisition counts as unreleased until it is
     released or its owner acquires again through this mutex. The mutex remembers 16 lost ones.
 
     It can't stop a holder that goes on working after its loss. Call `alive()` or `check_health()`

@@ -46,11 +46,12 @@ log = get_logger(__name__)
 WITHDRAW_ANSWER_S = 1.0
 """Seconds that a failed `acquire` waits for its withdrawal; then the background repeats it."""
 LATE_ANSWER_S = 0.3
-"""Seconds for an answer after the caller stopped waiting; then the Withdraw carries a tombstone."""
+"""Seconds from the caller's end of waiting to the first `Withdraw`, which carries a tombstone (a
+key that makes a late take fail). If the answer arrives earlier, no tombstone is needed."""
 POSITION_POLL_S = 60.0
 """Seconds after which a waiter reads its position, in case a watch missed an event."""
 RIVAL_POLL_S = 1.0
-"""Seconds after which a waiter checks whether a process of its identity still lives."""
+"""Seconds between two checks, by a waiter, whether the holder with its own identity still runs."""
 
 
 class GivenUp(Exception):
@@ -176,8 +177,10 @@ class Attempt:
     def _unanswered(self, error: StoreUnavailable) -> Step | None:
         """Return the next step after a request without an answer; None: the time is up.
 
-        If the store answered an earlier request, retry until the deadline. If it never answered,
-        raise the error, even without a time limit. A busy store counts as reachable.
+        If the store has answered an earlier request, retry until the deadline. If it has not, and
+        every member refused the connection, raise the error at once. Otherwise retry until the
+        deadline, for `ONE_ANSWER_S` at least, then raise. Without a deadline, raise after
+        `STORE_TIMEOUT_S`, unless the store says that it is busy.
         """
         begun_at = self._begun.monotonic
         if self._has_answer:
@@ -209,7 +212,9 @@ class Attempt:
                 self._watched = None  # `_open_watch` opens a new watch
                 break
             if event.revision >= wait.revision:  # else the store's last answer included it
-                if event.started:  # later than the answer: the watch may have missed an event
+                # A watch that began after the store's last answer may have missed an event: read
+                # the position again, as after a timeout.
+                if event.started:
                     event = None
                 break
         if event is None and self._deadline.expired():
@@ -232,9 +237,9 @@ class Attempt:
                 yield from report.log_holder(self._acquisition.uuid, until)
 
     def _open_watch(self, target: WatchTarget, revision: int) -> Inbox:
-        """Watch the target from a revision on, or (0) from now; return the inbox of its events.
+        """Watch the target from `revision` on (0: from the current one); return the events' inbox.
 
-        From now on the ticket keeper renews the waiter's ticket.
+        From this call on a background thread renews the lease of the waiter's ticket.
         """
         if self._inbox is not None:
             if self._watched == target:

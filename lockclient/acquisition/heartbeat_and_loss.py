@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 WATCH_DELAY_S = 1.0
-"""Seconds from the acquisition to its watch: so a short critical section costs two requests."""
+"""Seconds from the acquisition to its watch: a shorter critical section costs two requests."""
 LOG_FLUSH_S = 0.1
 """Seconds that `on_lost` waits until the log's handlers have the loss."""
 PUSH_TRY_S = 2.0
@@ -104,7 +104,8 @@ class Holding:
     def pushing(self, *, force: bool) -> Steps[None]:
         """Push the stamps, or raise `LockLost`.
 
-        Until the deadline an unanswered push raises only with `force`; the next call retries.
+        If the store does not answer before the lock's deadline, raise with `force`. Without it log
+        one warning, and let the next call try again.
         """
         self.check()
         now = Now.read()
@@ -224,9 +225,10 @@ class Holding:
         return max(pause, 0.01) if pause < math.inf else 3600.0
 
     def _observed(self, first_gap: dict[str, bool], event: WatchEvent) -> None:
-        """Called by the watch's threads: note the event; a background thread reads the lock.
+        """Called by the watch's threads: record an event.
 
-        A watch may report several gaps. One read, after the first gap, opens a new watch.
+        After a loss, or the first gap of the watch, a background thread runs `read_lock`, which
+        opens a new watch after a gap. So later gaps of the same watch do nothing.
         """
         if event.gap:
             needs_read = first_gap.pop("gap", False)
@@ -315,7 +317,8 @@ class Holding:
             raise copy(lost) from error
         was_handed_over = self._is_settled
         self._is_settled = True
-        # If the background released it meanwhile, there is no removal record, and no loss.
+        # If a background thread has released the lock meanwhile, the store answers NotHolder
+        # without a removal record: no loss.
         if isinstance(outcome, NotHolder) and not (was_handed_over and outcome.removal is None):
             acquisition.note_unlock_refused(outcome)
         if acquisition.may_arrive_late:  # a take that was sent again may still arrive
@@ -352,7 +355,7 @@ class Holding:
         held_by_process.pop(self.acquisition.uuid, None)
         held = None if self.handle is None else self.handle()
         if held is not None:
-            self.handle = ref(held)  # without a callback: nothing is left to warn of
+            self.handle = ref(held)  # without a callback: no leak to log
 
     def _unwatch(self) -> None:
         if self._watch is not None:
@@ -360,8 +363,8 @@ class Holding:
 
 
 held_by_process: dict[str, Holding] = {}
-"""All locks that this process holds, by their uuids. Neither this process nor a fork's child
-reclaims one of them by its identity."""
+"""All locks that this process holds, by their uuids. No acquisition with the same identity,
+in this process or in a fork's child, takes one of them over."""
 
 on_lost_threads = WorkerPool("on-lost", 1000)
 

@@ -1,6 +1,7 @@
 """`HeldLock`: the object that `acquire()` returns; everything in it that sends no request.
 
-The mutex refers to the HeldLock, and the HeldLock to `on_lost`. The background refers to it weakly.
+The mutex refers to the HeldLock, and the HeldLock to `on_lost`. Background threads refer to the
+HeldLock weakly.
 So a HeldLock that the program can't release any more is garbage-collected. Then its heartbeats end,
 the lock stays in the store until its auto-unlock, and a warning names the line that acquired it.
 """
@@ -179,7 +180,7 @@ class BaseHeldLock:
     # ------------------------------------------------------------ as a context manager
 
     def _enter(self, statement: Any) -> None:
-        """Have the block that begins release this lock; RuntimeError: another block does."""
+        """Register this lock with the block that begins; RuntimeError if a block has it already."""
         self._require_held("the block")
         if self._block is not None:
             raise RuntimeError(
@@ -192,9 +193,10 @@ class BaseHeldLock:
     def _raise_exit_error(self, failure: ClusterMutexError, error: BaseException | None) -> None:
         """Handle `failure`, which the release at the end of a block raised.
 
-        `error` is what the body raised. Without one raise the failure. Log a failure of the store.
-        Raise a loss from the body's error, if that is an Exception and no loss itself. Else do
-        nothing, so that the body's error passes.
+        If the body raised nothing (`error` is None), raise `failure`. If the body raised and the
+        store failed, log the failure. If the body raised an Exception other than a loss, and the
+        lock is lost, raise the loss from the body's error. Otherwise return, so that the body's
+        error propagates.
         """
         if error is None:
             raise failure

@@ -21,10 +21,10 @@ The states are the values of `State`. `_HANDLER_OF` is this table as code:
     claiming     Claim         Taken: held · Refused: waiting or claiming · no ticket: queueing
     refreshing   Push          Done: held · Conflict: refreshing
 
-A Taken from an earlier send, or with stamps near their end, leads to refreshing instead of held.
-In a store without a queue waiting replaces queueing, and taking replaces claiming. A Refused with a
-spent uuid, and a NotHolder, mean USED_UP. A caller that does not wait gets BUSY instead of
-queueing, waiting and USED_UP.
+If an earlier attempt took the lock, or the answer took longer than `push_interval`, refreshing
+replaces held. In a store without a queue waiting replaces queueing, and taking replaces claiming. A
+Refused with a spent uuid, and a NotHolder, lead to USED_UP. A caller that does not wait gets BUSY
+instead of queueing, waiting and USED_UP.
 
 A waiter watches the ticket ahead of it, and the head of the queue watches the holder, so that one
 release wakes one waiter. A watch event only starts a request: the store's transaction decides which
@@ -74,7 +74,7 @@ from lockclient.threads.log_queue import get_logger, naming
 log = get_logger(__name__)
 
 SHORT_QUEUE = 32
-"""Up to this many tickets, a waiter that joins begins its watch from now; see `acquire`."""
+"""Queue length up to which a new waiter's watch starts at the current revision; see `acquire`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class End(Enum):
     ACQUIRED = "the lock is held"
     BUSY = "another holder has the lock, and the caller does not wait"
     USED_UP = "this uuid had the lock, and lost it before its process knew: begin with a new uuid"
-    """No uuid is used for two acquisitions, because a removal record names one by it."""
+    """A uuid identifies one acquisition, because removal records name acquisitions by uuid."""
 
 
 Step = Request | Wait | End
@@ -120,13 +120,13 @@ class State(Enum):
 
 
 class Acquisition(Validity):
-    """One acquisition of one lock, until it is held; then its `Validity`.
+    """The state machine of one acquisition; once it is held, only `Validity`'s methods are used.
 
     Args:
         holder: the record to write; each request renews its stamps.
         runtime: how its stamps are made.
         queue: whether to wait if the lock is not free.
-        has_ticket_lease: whether a ticket costs no extra request, so that the first one may queue.
+        has_ticket_lease: if the process has one, the first request is a TakeOrQueue, else a Take.
         own: uuids of locks that this process holds; this acquisition takes none of them over.
         has_queue: whether the store keeps a queue. Without one a waiter watches the holder.
     """

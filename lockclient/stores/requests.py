@@ -1,7 +1,7 @@
 """The requests of an acquisition to a store, and the delivery of its takes.
 
-Every request can be sent twice: it compares the uuid, so the answer to the second sending shows
-what the first one did.
+Every request can be sent twice: the answer to the second attempt shows what the first one did, or
+(`Withdraw`) a second execution changes nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Requests of a mutex as etcd transactions, each with the reader of its answer; no I/O.
 
-The table is in `docs/protocol.md`. Every transaction can be sent twice (answers get lost): it
-compares the uuid, and its else-branch reads enough to tell what an earlier sending did.
+The table is in `docs/protocol.md`. Every transaction can be sent twice (answers get lost): the
+comparisons fail if an earlier attempt was executed, and `failure` reads what that attempt did.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 CREATE, LESS, MOD = wire.Compare.CREATE, wire.Compare.LESS, wire.Compare.MOD
 VALUE, VERSION = wire.Compare.VALUE, wire.Compare.VERSION
 _Reader = Callable[[wire.TxnAnswer], wire.RangeAnswer]
-"""Finds what one range of a branch brought, in the answers of that branch."""
+"""Takes the answer of a branch; returns the answer of one of its range operations."""
 
 
 class Plan(SimpleNamespace):  # made without a call of Python's, as two are in each cycle
@@ -124,8 +124,8 @@ def _get_position(keyspace: Keys, request: requests.GetPosition) -> Plan:
         stands = bool(own) and own[0].create_revision == request.ticket_revision
         predecessor, ambiguous = segment_of(found[0].key) if found else None, False
         if request.predecessor_deleted_at is not None:
-            # If one transaction deleted the predecessor's ticket and wrote its uuid, it got the
-            # lock, so no other waiter is ahead. Else it withdrew, and another one may be ahead.
+            # If the transaction that deleted the predecessor's ticket put its uuid into the lock,
+            # the predecessor got the lock. Otherwise it withdrew, and another waiter may be ahead.
             got_it = bool(found) and found[0].mod_revision == request.predecessor_deleted_at
             winner = _value(ahead(answer)) if got_it else None
             predecessor, ambiguous = None, winner != unquote(request.predecessor or "")
@@ -158,7 +158,7 @@ def _claim(keyspace: Keys, request: requests.Claim) -> Plan:
 
 def _reclaim(keyspace: Keys, request: requests.Reclaim) -> Plan:
     txn, keys, uuid = wire.Txn(), keyspace.keys_of(request.holder.name), request.holder.uuid or ""
-    # Compare the revision, too: the caller has judged the `about` of that very acquisition.
+    # Compare the revision, too: the caller found that this acquisition's process has ended.
     txn.compare.add(target=VALUE, key=keys.uuid, value=(request.previous.uuid or "").encode())
     txn.compare.add(target=MOD, key=keys.uuid, mod_revision=request.previous.fencing_token)
     txn.compare.add(target=VERSION, key=keys.tombstone(uuid), version=0)
@@ -386,8 +386,8 @@ def _send_through_raft(txn: wire.Txn) -> None:
     """Add an empty transaction to one that only reads, so that etcd sends it through raft.
 
     etcd cancels a read-only transaction when its client is killed or gives up, and before 3.4.23
-    and 3.5.7 that ends the server (etcd-io/etcd #14110, #14891). Members write it to their logs;
-    it makes no revision. The reads stay outside of the empty one: 3.4 checks no rights inside.
+    and 3.5.7 that ends the server (etcd-io/etcd #14110, #14891). The empty transaction
+    makes no revision. The reads stay outside of it: etcd 3.4 checks no rights in nested ones.
     """
     txn.success.add().txn.SetInParent()
 

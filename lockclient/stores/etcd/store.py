@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 LEASE_REUSE_S = 3600
 TOMBSTONE_TTL_S = 86400
-"""Seconds that a tombstone stays, in which it disarms a late take."""
+"""Lifetime of a tombstone: while it exists, a late take of the withdrawn acquisition fails."""
 
 
 class EtcdStore(EtcdListing):
@@ -52,7 +52,7 @@ class EtcdStore(EtcdListing):
         client: an `etcd3` client whose connection is used.
 
     Raises:
-        ClusterMutexError: the process's threads were replaced by green ones.
+        ClusterMutexError: gevent or eventlet has patched `threading`.
     """
 
     can = Capabilities("etcd")
@@ -108,7 +108,7 @@ class EtcdStore(EtcdListing):
 
     async def send_async(self, request: requests.Request, deadline: Deadline) -> Outcome:
         channels, delivery = self._on_this_loop(), requests.delivery_of(request)
-        keeps = isinstance(request, requests.KEEPING)
+        is_priority = isinstance(request, requests.KEEPING)
         if self._closing:
             self._check_open(request)
         while True:
@@ -117,7 +117,7 @@ class EtcdStore(EtcdListing):
             try:
                 if lease is not None:
                     plan.bind(await channels.lease_id(lease, deadline))
-                answer = await channels.call(TXN, plan.txn, deadline, delivery, keeps=keeps)
+                answer = await channels.call(TXN, plan.txn, deadline, delivery, keeps=is_priority)
                 return plan.read(answer, delivery.ambiguous)
             except WireError as error:
                 request = _for_retry(error, request, plan, lease)
@@ -288,20 +288,20 @@ class EtcdStore(EtcdListing):
         self._loops.clear()
 
     def _close_streams(self) -> None:
-        # When the interpreter ends and has stopped all daemon threads, the end of a stream can wait
-        # for ever for one of gRPC's threads, or for a lock that it held.
+        # Called while daemon threads run. After the interpreter has stopped them, closing a stream
+        # could wait for ever for one of gRPC's threads, or for a lock that such a thread held.
         self._stream.close()
         self._channels.close_streams()
 
 
 def _if_at(key: bytes, revision: int, operation: wire.Operation) -> wire.Txn:
-    """Return the operation on a key, if the key was written at that revision; 0: does not exist."""
+    """Return a transaction: `operation`, if the key's revision is this one (0: no such key)."""
     compare = wire.Compare(target=wire.Compare.MOD, key=key, mod_revision=revision)
     return wire.Txn(compare=[compare], success=[operation])
 
 
 def _in_thread(work: Callable[[], object], seconds: float) -> None:
-    """Do the work in a thread, since an interrupt must not land in gRPC; wait `seconds` at most."""
+    """Work in another thread, so that no interrupt hits gRPC; wait `seconds` at most."""
     ended = threading.Event()
 
     def do() -> None:
