@@ -58,6 +58,9 @@ def _run() -> None:
     with needing_services("clustermutex"):
         from lockclient.cli.group import group
 
+        if "_CLUSTERMUTEX_COMPLETE" in os.environ:
+            import lockclient.cli.setup.completion  # noqa: F401 - it gives click its class for bash
+
         given: dict[str, bool] = {}
         try:
             status: Any = group(prog_name="clustermutex", standalone_mode=False, obj=given)

@@ -64,14 +64,25 @@ class StoreEntry:
             return getattr(import_module(f"lockclient.stores.{self.name}.{module}"), attribute)
 
 
+_FORK_TIMEOUT_S: Final = 10.0
+"""Time that a fork waits for another thread's import of a store."""
 _importing = threading.RLock()
 """A fork waits for it: its child would wait for ever for a module that a thread, which the child
 does not have, was importing."""
-os.register_at_fork(
-    before=_importing.acquire,
-    after_in_parent=_importing.release,
-    after_in_child=_importing.release,
-)
+_held_by_fork = threading.local()
+
+
+def _before_fork() -> None:
+    _held_by_fork.is_held = False  # a signal handler may raise while the next line waits
+    _held_by_fork.is_held = _importing.acquire(timeout=_FORK_TIMEOUT_S)
+
+
+def _after_fork() -> None:
+    if _held_by_fork.is_held:
+        _importing.release()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 _ETCD = StoreEntry("etcd", takes="client", knows_certificates=True)
 ENTRIES: Final = {

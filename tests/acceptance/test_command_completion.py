@@ -71,12 +71,13 @@ TYPED = (
     ("ls --st", "ate", ["ls", "--state"]),
     ("force-unlock --reason x db", "migrate", ["force-unlock", "--reason", "x", "db:migrate"]),
     ("show dep", "prod", ["show", "deploy/prod"]),
+    ("show db:m", "igrate", ["show", "db:migrate"]),
     ("show G", "e", ["show", "Grüße"]),
     ("ls --state al", "ert", ["ls", "--state", "alert"]),
 )
 
 
-@pytest.mark.parametrize(("name", "lines"), [("bash", 6), ("zsh", 4), *soaking(("zsh", 6))])
+@pytest.mark.parametrize(("name", "lines"), [("bash", 7), ("zsh", 4), *soaking(("zsh", 7))])
 def test_at_a_prompt(name: str, lines: int, env: dict[str, str], tmp_path: Path) -> None:
     """The name of a lock comes as one word."""
     for rc in ("rc", ".zshrc"):
@@ -109,7 +110,7 @@ def test_by_the_url_on_the_line(settings: Settings, env: dict[str, str]) -> None
         asked: dict[str, Any] = {
             "_CLUSTERMUTEX_COMPLETE": "bash_complete",
             "COMP_WORDS": line,
-            "COMP_CWORD": "4",
+            "COMP_CWORD": "de",
         }
         done = called(settings, status=0, CLUSTERMUTEX_URL="etcd://127.0.0.1:1", **asked)
         return done.stdout + done.stderr

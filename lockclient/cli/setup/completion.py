@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-import click
-from click.shell_completion import BashComplete, FishComplete, ZshComplete
+import os
 
-_KINDS = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
-SHELLS = tuple(_KINDS)
+import click
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    FishComplete,
+    ZshComplete,
+    add_completion_class,
+    split_arg_string,
+)
+
+SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_CLUSTERMUTEX_COMPLETE"
 """The environment variable by which a shell's function asks for the completions of a line."""
 
@@ -27,5 +35,47 @@ def completion(ctx: click.Context, shell: str) -> None:
     fish   once:           clustermutex completion fish \\
                              > ~/.config/fish/completions/clustermutex.fish
     """
-    made = _KINDS[shell](ctx.find_root().command, {}, "clustermutex", VARIABLE)
+    kinds = {"bash": Bash, "zsh": ZshComplete, "fish": FishComplete}
+    made = kinds[shell](ctx.find_root().command, {}, "clustermutex", VARIABLE)
     click.echo(made.source_template % made.source_vars(), nl=False)
+
+
+@add_completion_class
+class Bash(BashComplete):
+    """click's class, given the typed line: bash's own words end at colons and equals signs.
+
+    So `--url etcd://host` is one word here, as is a lock's name with a colon. Of the completed word
+    bash replaces only the part after the last colon or equals sign.
+    """
+
+    source_template = """\
+%(complete_func)s() {
+    local kind reply
+    COMPREPLY=()
+    while IFS=, read -r kind reply; do
+        case $kind in
+            dir) compopt -o dirnames ;;
+            file) compopt -o default ;;
+            plain) COMPREPLY+=("$reply") ;;
+        esac
+    done < <(env COMP_WORDS="${COMP_LINE:0:COMP_POINT}" COMP_CWORD="$2" \\
+        %(complete_var)s=bash_complete "$1" 2>/dev/null)
+}
+complete -o nosort -F %(complete_func)s %(prog_name)s
+"""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """Return the words before the one at the cursor, and that one."""
+        line = os.environ["COMP_WORDS"]
+        word = _last_word(line)
+        return split_arg_string(line[: len(line) - len(word)])[1:], word
+
+    def format_completion(self, item: CompletionItem[str]) -> str:
+        """Return a line for the script above: the kind of the item, and the replaced part of it."""
+        word, replaced = _last_word(os.environ["COMP_WORDS"]), os.environ["COMP_CWORD"]
+        return f"{item.type},{item.value.removeprefix(word.removesuffix(replaced))}"
+
+
+def _last_word(line: str) -> str:
+    """Return the word at the end of a line: empty after a blank."""
+    return "" if line[-1:].isspace() else (line.split() or [""])[-1]
