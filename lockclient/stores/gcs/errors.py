@@ -85,7 +85,8 @@ def is_failed_precondition(answer: HttpAnswer, *, guarded: bool) -> bool:
 
     A policy of the organization causes a 412 with another reason; emulators give no reason.
     """
-    by_condition = b"conditionNotMet" in answer.body or b'"reason"' not in answer.body
+    has_reason = re.search(rb'"reason"\s*:\s*"[^"]', answer.body) is not None
+    by_condition = b"conditionNotMet" in answer.body or not has_reason
     return answer.status == 412 and guarded and by_condition
 
 

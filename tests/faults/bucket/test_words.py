@@ -108,7 +108,10 @@ class TestErrors:
             assert len(reached) == 1
         server.instead = lambda _: None
 
-    @pytest.mark.parametrize("errors", [{}, {"errors": []}, {"errors": [{"message": "No."}]}])
+    @pytest.mark.parametrize(
+        "errors",
+        [{}, {"errors": []}, {"errors": [{"message": "No."}]}, {"errors": [{"reason": ""}]}],
+    )
     def test_a_412_without_a_reason_is_a_precondition(
         self, server: BucketServer, store: ServiceStore, errors: dict[str, object]
     ) -> None:
