@@ -10,11 +10,11 @@ import pytest
 from lockclient.model.clocks import Deadline, Runtime
 from lockclient.model.holder import MAX_UUID_BYTES
 from lockclient.stores.gcs import listing
-from lockclient.stores.gcs.keys import ObjectNames, Version
+from lockclient.stores.gcs.keys import ObjectNames
 from lockclient.stores.service_protocol import ServiceStore
 from tests.contract.following import Watcher, remove, take
 from tests.support.bucket.rules import Conditions
-from tests.support.bucket.server import BucketServer
+from tests.support.bucket.server import Answer, Asked, BucketServer
 from tests.support.bucket_store import settings_of, store_of
 from tests.support.locks import soon
 from tests.support.processes import wait_until
@@ -78,17 +78,19 @@ def test_found_ones_are_told_as_found_the_newest_first(
     watcher.table.stop()
 
 
+def decide(server: BucketServer, name: str) -> None:
+    """Decide the removal of a lock, and die."""
+    decision = json.dumps({"removed_at": 1.0, "removed_by": "dead", "how": "auto-unlock"})
+    where = names(server).lock(name)
+    server.bucket.patch(where, {"metadata": {"removing": decision}}, Conditions())
+
+
 def test_a_removal_that_its_remover_left_half_done_is_done(
     server: BucketServer, watcher: Watcher, store: ServiceStore, writer: ServiceStore
 ) -> None:
     """By an unlocker that sees it; nobody holds the lock meanwhile."""
     holder = take(writer, "a")
-    where = names(server).lock("a")
-    decision = json.dumps({"removed_at": 1.0, "removed_by": "dead", "how": "auto-unlock"})
-    version = Version.from_revision(holder.fencing_token)
-    server.bucket.patch(
-        where, {"metadata": {"removing": decision}}, Conditions(generation=version.generation)
-    )
+    decide(server, "a")
     wait_until(lambda: watcher.table.known_at and watcher.uuid("a") is None)
     assert watcher.removals == []  # who only looks writes nothing
     store.announce("unlocker-2", "{}", 10, soon())
@@ -99,6 +101,30 @@ def test_a_removal_that_its_remover_left_half_done_is_done(
     assert (found.holder.uuid, found.removed_by) == (holder.uuid, "dead")
     second.table.stop()
     other.close()
+
+
+def test_a_half_done_removal_that_is_refused_delays_no_other(
+    server: BucketServer, writer: ServiceStore
+) -> None:
+    """The lock that is completed disappears in the poll that brings its record."""
+    records = names(server).record("a", "")
+
+    def refuse(asked: Asked) -> Answer | None:
+        is_record = asked.query.get("name", "").startswith(records)
+        return Answer(403, b"{}") if asked.method == "POST" and is_record else None
+
+    for name in ("a", "b"):
+        take(writer, name)
+    store = store_of(settings_of(server), poll=0.05)
+    store.announce("unlocker", "{}", 10, soon())
+    watcher = Watcher(store)
+    server.instead = refuse
+    for name in ("a", "b"):
+        decide(server, name)
+    wait_until(lambda: watcher.uuid("b") is None)
+    assert [removal.holder.name for removal, _ in watcher.removals] == ["b"]
+    watcher.table.stop()
+    store.close()
 
 
 def test_one_that_is_not_renewed_ends(

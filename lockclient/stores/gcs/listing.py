@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from math import inf
 from typing import Final
@@ -110,7 +109,7 @@ class ObjectListing:
                 else:
                     item, decided[name] = None, version
                     if self._decided.get(name) == version:
-                        chores.append(partial(removal_steps.complete, name=name, state=state))
+                        chores.append(partial(self._complete, name=name, state=state))
                     elif (before := known.get(("locks", name, ""))) is not None:
                         item = StoredItem("locks", name, "", before.version, self.now(), {})
                 if name is not None and state.tombstone_expires_at:
@@ -129,9 +128,17 @@ class ObjectListing:
     def _do_chores(self, chores: Sequence[_Chore], deadline: Deadline) -> None:
         """Complete removals whose remover has died, and delete old announcements."""
         objects = GuardedObjects(self._client, self._names, deadline.within(0.0, _CHORES_S))
-        with suppress(ClusterMutexError):  # the next poll finds them again
-            for chore in chores:
+        for chore in chores:
+            try:
                 chore(objects)
+            except ClusterMutexError as error:
+                log.debug("The next poll tries again: %s", error)
+            except Exception:
+                log.exception("A poll could not complete a removal or delete an announcement.")
+
+    def _complete(self, objects: GuardedObjects, name: str, state: ObjectState) -> None:
+        removal_steps.complete(objects, name, state)
+        self._record_version += 1  # this poll reads the record with the end of the lock
 
     def _check_freshness(self, missing: str) -> None:
         """Raise if a listing lacks this announcement; empty: it lacks none."""

@@ -172,9 +172,10 @@ class AccessTokens:
             self._token, self._failure, self._is_refreshing = token or kept, failure, False
             self._retry_at = -inf if failure is None else monotonic() + _FAILURE_RETENTION_S
             self._changed.notify_all()
-        if failure is not None and is_first and kept is not None:
+        left = 0.0 if kept is None else kept.expires_at - monotonic()
+        if failure is not None and is_first and left > 0:
             text = "The access token can't be refreshed (%s) and expires in %.0f s; retrying."
-            log.warning(text, failure, max(0.0, kept.expires_at - monotonic()))
+            log.warning(text, failure, left)
 
 
 def _opened(given: Credentials | str | None, request: Request) -> Credentials:
