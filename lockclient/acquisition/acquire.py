@@ -239,7 +239,7 @@ class Attempt:
     def _open_watch(self, target: WatchTarget, revision: int) -> Inbox:
         """Watch the target from `revision` on (0: from the current one); return the events' inbox.
 
-        From this call on a background thread renews the lease of the waiter's ticket.
+        In a store with a queue, a background thread renews the lease of the ticket from now on.
         """
         if self._inbox is not None:
             if self._watched == target:

@@ -120,13 +120,13 @@ class State(Enum):
 
 
 class Acquisition(Validity):
-    """The state machine of one acquisition; once it is held, only `Validity`'s methods are used.
+    """The state machine of one acquisition; `Validity` is its part for a held lock.
 
     Args:
         holder: the record to write; each request renews its stamps.
         runtime: how its stamps are made.
         queue: whether to wait if the lock is not free.
-        has_ticket_lease: if the process has one, the first request is a TakeOrQueue, else a Take.
+        has_ticket_lease: if the process has one, the first request of a waiter may be TakeOrQueue.
         own: uuids of locks that this process holds; this acquisition takes none of them over.
         has_queue: whether the store keeps a queue. Without one a waiter watches the holder.
     """

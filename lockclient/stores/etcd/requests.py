@@ -1,7 +1,7 @@
 """Requests of a mutex as etcd transactions, each with the reader of its answer; no I/O.
 
-The table is in `docs/protocol.md`. Every transaction can be sent twice (answers get lost): the
-comparisons fail if an earlier attempt was executed, and `failure` reads what that attempt did.
+The table is in `docs/protocol.md`. Each may be sent twice (answers get lost): `Withdraw` and reads
+are idempotent; the others' comparisons fail after an earlier attempt, and `failure` reads its end.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def _claim(keyspace: Keys, request: requests.Claim) -> Plan:
 
 def _reclaim(keyspace: Keys, request: requests.Reclaim) -> Plan:
     txn, keys, uuid = wire.Txn(), keyspace.keys_of(request.holder.name), request.holder.uuid or ""
-    # Compare the revision, too: the caller found that this acquisition's process has ended.
+    # Compare the revision, too: the caller examined the process of this acquisition alone.
     txn.compare.add(target=VALUE, key=keys.uuid, value=(request.previous.uuid or "").encode())
     txn.compare.add(target=MOD, key=keys.uuid, mod_revision=request.previous.fencing_token)
     txn.compare.add(target=VERSION, key=keys.tombstone(uuid), version=0)
