@@ -70,7 +70,7 @@ class Observer:
         except Exception:
             if id(whose) not in self._failing:
                 self._failing.add(id(whose))
-                log.exception("The instrument %r raised an error; it is called again.", whose)
+                log.exception("The instrument %r failed; it is called again.", whose)
             return None
         self._failing.discard(id(whose))
         return result
