@@ -156,7 +156,9 @@ def test_users_and_their_rights(bench: Bench) -> None:
         assert f"The user '{user}' {may}" in rights[0]
         says(found, "auth", ("ok", "etcd asks its clients for a user."))
         says(found, "pages", ("ok", "asks it for a user"))
-        says(found, "latency", ("ok", "reads" if user == "eve" else "unlocks"))
+        # Its level depends on this machine's load.
+        (latency,) = [finding["text"] for finding in found if finding["check"] == "latency"]
+        assert ("reads" if user == "eve" else "unlocks") in latency
     says(as_user("nobody"), "etcd", ("error", "setup-auth"))
 
 
