@@ -30,6 +30,7 @@ from benchmarks.servers import Missing, Servers, Service, module
 from lockclient import ClusterMutex
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.holder import Holder
+from lockclient.stores.common.segments import encode
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.store import ValkeyStore
@@ -204,6 +205,7 @@ def _fill(some: _Some, sample: Holder, number: int) -> None:
                     fields = chain(*replace(sample, name=name, uuid=own).subkeys().items())
                     stamps = ("take", "1", "push", "0", "expiry", "0")
                     pipe.execute_command("HSET", keys.lock(name), *stamps, *fields)
+                    pipe.execute_command("SADD", keys.lock_index, encode(name))
                 pipe.execute()
 
 
