@@ -87,6 +87,11 @@ class Deadlines:
         self._undecided: set[str] = set()  # the next clock check may decide about these
         self._by_clock: set[str] = set()  # each clock check decides again when these are due
         self._alerted: set[str] = set()
+        # Locks with a due time whose last heartbeat was not seen; those of them that only a restart
+        # keeps; a heap of their stamps, so that a scrape does not walk all locks.
+        self._found: set[str] = set()
+        self._carried_over: set[str] = set()
+        self._stamps: list[tuple[float, str]] = []
         self._needs_clock_check = False
         # Only locks that are not OK: counting and listing them does not walk all locks.
         self._by_state: dict[str, set[str]] = {state: set() for state in STATES if state != OK}
@@ -101,6 +106,9 @@ class Deadlines:
                 if change.after is not None:
                     self._put(change.name, change.after, before)
             self._compact_heap()
+            if len(self._stamps) > 2 * len(self._found) + _MAX_STALE_ENTRIES:
+                # Each clock check adds the same entries again: keep one of each.
+                self._stamps = sorted({entry for entry in self._stamps if entry[1] in self._found})
 
     def reconsider(self, check: ClockCheck) -> None:
         """Judge again, after a clock check, the locks that depend on clocks."""
@@ -165,13 +173,11 @@ class Deadlines:
         than `CARRIED_OVER_AFTER_S` before the wall-clock time `wall`.
         """
         with self._lock:
-            items = [*self._items.values()]
-        latest = wall - CARRIED_OVER_AFTER_S
-        return sum(
-            (item.row.holder.auto_unlock_at or wall) < latest
-            for item in items
-            if item.row.found and item.verdict.due != NEVER and item.state != OVERDUE
-        )
+            while self._stamps and self._stamps[0][0] + CARRIED_OVER_AFTER_S < wall:
+                stamp, name = heapq.heappop(self._stamps)
+                if name in self._found and self._items[name].row.holder.auto_unlock_at == stamp:
+                    self._carried_over.add(name)
+            return len(self._carried_over)
 
     def needs_clock_check(self) -> bool:
         """Return whether the next clock check may decide about a lock."""
@@ -220,7 +226,14 @@ class Deadlines:
 
     def _drop(self, name: str) -> JudgedLock | None:
         item = self._items.pop(name, None)
-        for names in (self._undecided, self._by_clock, self._alerted, *self._by_state.values()):
+        for names in (
+            self._undecided,
+            self._by_clock,
+            self._alerted,
+            self._found,
+            self._carried_over,
+            *self._by_state.values(),
+        ):
             names.discard(name)
         return item
 
@@ -230,6 +243,10 @@ class Deadlines:
         if before is not None and item.state != BROKEN and _still_past_alert(before, row):
             self._mark_alerted(name, item)  # people know already
         self._items[name] = item
+        stamp = row.holder.auto_unlock_at
+        if row.found and verdict.due != NEVER and stamp is not None:
+            self._found.add(name)
+            heapq.heappush(self._stamps, (stamp, name))
         if row.holder.by_distance:
             self._by_clock.add(name)
         if verdict.alert is None or verdict.guessed:
@@ -247,6 +264,8 @@ class Deadlines:
             progress.alerts.append(item)
         if item.alerted and item.next_moment <= now:
             self._by_state[item.state].discard(name)
+            self._found.discard(name)
+            self._carried_over.discard(name)
             item.state = OVERDUE
             progress.due.append(item)
         self._push(name, item)
