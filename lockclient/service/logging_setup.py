@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -54,13 +55,15 @@ class RateFilter(logging.Filter):
         self._limit = limit
         self._passed = RateLimits(clock)
         self._left_out = 0
+        self._lock = threading.Lock()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """See `logging.Filter`."""
-        if not self._passed.hit(self._limit):
-            self._left_out += 1
-            return False
-        left_out, self._left_out = self._left_out, 0
+        with self._lock:
+            if not self._passed.hit(self._limit):
+                self._left_out += 1
+                return False
+            left_out, self._left_out = self._left_out, 0
         text = record.getMessage()[:MAX_OTHERS_CHARS]
         more = f" ({left_out} more of this logger were left out before.)" if left_out else ""
         record.msg, record.args = f"{text}{more}", ()
