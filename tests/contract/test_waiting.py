@@ -1,4 +1,4 @@
-"""What a program that waits for a lock is told, by both drivers."""
+"""Reports and errors of a program that waits for a lock, by both drivers."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Lease:
             grant = wire.LeaseGrant(ttl=math.ceil(self._ttl))
             answer = self._channels.call(GRANT, grant, deadline)
             with briefly(self._lock):
-                # Of several answers the first one counts, because tickets may be bound to its
+                # The first of several answers counts, because tickets may be bound to its
                 # lease; the other leases expire.
                 if monotonic() > self.usable_until:
                     self.id, self.usable_until = answer.id, sent_at + answer.ttl - self._reuse

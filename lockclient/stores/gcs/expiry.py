@@ -81,7 +81,7 @@ class Expiry:
         """Return the time of the first read of this version of a lock."""
         known, seen_at = self._first_seen.get(name, (0, 0.0))
         if known != state.version.revision:
-            # Of two threads the later reader may come here first: then silence counts from later.
+            # The later of two readers may come here first: then silence counts from later.
             seen_at = monotonic()
             self._first_seen.pop(name, None)
             while len(self._first_seen) >= _MAX_COUNTED:

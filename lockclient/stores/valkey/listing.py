@@ -73,7 +73,7 @@ _VALUES: Final = {
     "removed": _Values((), MAX_RECORD),
 }
 _LIVE: Final = {"removed": "sum", "locks": "push", "unlockers": "number"}
-"""What a poll reads of each key, see `reads.LIST`: of records a checksum alone.
+"""The part of each key that a poll reads, see `reads.LIST`: of records a checksum alone.
 
 The checksum comes before the locks. Else a lock that is removed in between is listed as held, so
 that its record is left out, and no later checksum differs.

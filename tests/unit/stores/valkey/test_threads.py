@@ -1,4 +1,4 @@
-"""What threads do between two steps of the Valkey store, which no test with servers can time."""
+"""Threads between two steps of the Valkey store, which no test with servers can time."""
 
 from __future__ import annotations
 
