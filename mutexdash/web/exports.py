@@ -106,13 +106,14 @@ def _bounded(removals: Iterator[Removal], file: IO[bytes]) -> Iterator[Removal]:
 def _records(query: Query) -> Iterator[Removal]:
     """Read all records, by the name of their lock."""
     store, deadline = dashboard().store, Deadline.after(_EXPORT_TIMEOUT_S)
+    search = query.search
     # Many records share a backtrace.
     code = lru_cache(maxsize=100)(lambda digest: store.backtrace(digest, deadline))
     for batch in store.load(("removed",), deadline):
         for change in batch.changes:
             if change.kind == "removed" and change.value is not None:
                 removal = Removal.read(change.name, change.part, change.value)
-                if query.search.finds_removal(removal):
+                if search.finds_removal(removal):
                     yield removal.with_backtrace(code(removal.code)) if removal.code else removal
 
 
