@@ -29,9 +29,9 @@ HANDED_OVER = ("_start_under_lock", "_descendants", "hand_over")
 class Signal(Interrupt):
     """Sends SIGINT at the n-th step after the first request, and writes the place to a pipe."""
 
-    def __init__(self, number: int, places: int) -> None:
+    def __init__(self, number: int, stores: int) -> None:
         super().__init__(number)
-        self._places, self._sent = places, False
+        self._places, self._sent = stores, False
         # Python 3.12 traces instructions only if a frame asked for it before `settrace`.
         here = inspect.currentframe()
         assert here is not None
@@ -73,7 +73,7 @@ def each_step(kind: str, every: int) -> None:
     number, where = 1, "?"
     while where and not where.startswith(HANDED_OVER):
         name = f"{kind}-{number}"
-        places, writing = os.pipe()
+        stores, writing = os.pipe()
         interrupt = Signal(number, writing)
         if kind == "multiprocessing":
             child = multiprocessing.get_context("fork").Process(
@@ -88,8 +88,8 @@ def each_step(kind: str, every: int) -> None:
                 return take(kind, name, interrupt)
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         os.close(writing)
-        where = os.read(places, 4096).decode()
-        os.close(places)
+        where = os.read(stores, 4096).decode()
+        os.close(stores)
         print(name, status, where, sep="\t", flush=True)
         number += every
     return None

@@ -49,9 +49,7 @@ def test_a_quick_run_measures_every_section(tmp_path: Path, only: tuple[str, ...
     assert figures["cycle / bare floor"]["reached"] > 0
 
 
-def test_a_section_that_fails_is_named_and_loses_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The results of the sections before and after it are kept."""
-
+def test_a_failed_section_is_named_and_the_others_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object, **__: object) -> None:
         raise AssertionError("no leader")
 

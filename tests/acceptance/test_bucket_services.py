@@ -52,10 +52,9 @@ def start(settings: Settings, *options: str, poll: float = POLL) -> Service:
 
 
 class TestUnlocker:
-    def test_a_lock_that_is_pushed_more_often_than_polled_is_never_past_its_alert(
+    def test_a_lock_pushed_more_often_than_polled_is_never_past_its_alert(
         self, settings: Settings, store: ServiceStore, server: BucketServer
     ) -> None:
-        """Its time passes between any two polls; it is told, and removed, when it falls silent."""
         pushing, lists = threading.Event(), "/o?"
         mutex = ClusterMutex("busy", store=store, expected_runtime=2.5, auto_unlock_after=4)
         held = mutex.acquire()
@@ -85,20 +84,16 @@ class TestUnlocker:
             pushing.set()
             thread.join(60)
 
-    def test_removals_do_not_wait_a_look_each(
-        self, settings: Settings, store: ServiceStore
-    ) -> None:
-        """With a minute between looks, ten that are due go one after the other."""
+    def test_several_removals_need_one_poll(self, settings: Settings, store: ServiceStore) -> None:
         for number in range(10):
             take(store, taker(f"lock-{number}", Runtime(1.0, 2.0)))
         with start(settings, poll=60) as service:
             wait_until(lambda: not store.names("", 100, soon()))
             wait_until(lambda: figure(service, REMOVED) == 10)
 
-    def test_a_bucket_that_takes_no_more_is_told(
+    def test_a_busy_bucket_is_reported_and_removals_follow(
         self, settings: Settings, store: ServiceStore, server: BucketServer
     ) -> None:
-        """Nothing is removed until it does; then what has come due is, with its record."""
         with when_ready(start(settings)) as service:
             holder = taker("due", Runtime(1.0, 2.0))
             take(store, holder)
@@ -110,8 +105,7 @@ class TestUnlocker:
             wait_until(lambda: read(store, "due", holder.uuid).removal)
 
     @pytest.mark.usefixtures("logging_as_before")
-    def test_poll_is_for_what_is_looked_at(self, settings: Settings) -> None:
-        """And has limits."""
+    def test_the_option_poll_is_for_polled_stores(self, settings: Settings) -> None:
         for words, said in (
             (["--url", "etcd://127.0.0.1:1", "--poll", "3"], "etcd tells what happens"),
             (["--url", settings.url(), "--poll", "0.1"], "not from 0.5 to 60 seconds"),
@@ -122,8 +116,7 @@ class TestUnlocker:
                 assert said in done.stderr
 
 
-def test_roles_of_etcd_s_are_not_for_it(settings: Settings) -> None:
-    """But who runs an etcd beside it gets them by its root."""
+def test_setup_auth_refers_to_the_page_on_buckets(settings: Settings) -> None:
     said = one_line(called(settings, "setup-auth", status=1))
     assert "docs/stores.md says which, under Rights" in said
     assert "etcdctl role add" in called(settings, "setup-auth", "--root", "/r").stdout

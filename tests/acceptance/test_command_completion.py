@@ -102,9 +102,9 @@ def test_fish(env: dict[str, str], tmp_path: Path) -> None:
     assert offered("clustermutex ls --sta") == ["--state"]
 
 
-def test_by_the_url_on_the_line(settings: Settings, env: dict[str, str]) -> None:
-    """Names are asked for where the command would ask; no answer is no error at a prompt."""
-
+def test_completion_uses_the_url_of_the_command_line(
+    settings: Settings, env: dict[str, str]
+) -> None:
     def offered(url: str) -> str:
         line = f"clustermutex show --url {url} de"
         asked: dict[str, Any] = {

@@ -74,7 +74,7 @@ for _said, _case in CASES.items():
 
 
 @pytest.mark.parametrize("case", BY_CASE, ids=lambda case: BY_CASE[case][0])
-def test_a_finding_is_told_of_what_has_it_alone(bench: Bench, case: Case) -> None:
+def test_each_finding_appears_only_with_its_fault(bench: Bench, case: Case) -> None:
     number = 0
     for number, settings in enumerate(case(bench)):
         faults = [finding for finding in examine(settings) if finding["level"] != "ok"]
@@ -278,7 +278,7 @@ ILL = [
         ),
     ],
 )
-def test_what_is_found_in_any_store(
+def test_findings_in_any_store(
     check: str, write: Callable[[MemoryStore], object], expected: list[tuple[str, str]]
 ) -> None:
     store = Examined()
@@ -293,7 +293,7 @@ def test_what_is_found_in_any_store(
         (True, ("warning", "have too long tickets")),
     ],
 )
-def test_waiters_that_can_not_be_read(*, answers: bool, expected: tuple[str, str]) -> None:
+def test_unreadable_waiters(*, answers: bool, expected: tuple[str, str]) -> None:
     store = Unreadable()
     Unreadable.answers = answers
     store.take("x")
@@ -301,8 +301,7 @@ def test_waiters_that_can_not_be_read(*, answers: bool, expected: tuple[str, str
     says(examine(store), "locks", expected, ("ok", "1 lock held"))
 
 
-def test_clocks_by_what_is_written_meanwhile() -> None:
-    """A push and an announcement that come while it listens show a clock that is behind."""
+def test_clocks_are_compared_by_new_writes() -> None:
     store = Examined()
     store.take("x", held_for=60)
     _unlockers(store)

@@ -33,13 +33,9 @@ NAMES = [name for section in SECTIONS.values() for name in section]
         (["ls"], 185, 5),
     ],
 )
-def test_it_starts_quickly(
+def test_the_command_imports_little(
     own_etcd: Etcd, own_store: ServiceStore, figure: Figure, words: list[str], most: int, asks: int
 ) -> None:
-    """By counts that no noise can move: 0.3 s of a processor when idle.
-
-    It imports little that click, grpc and protobuf do not, and asks etcd a handful of questions.
-    """
     with ClusterMutex("x", store=own_store):
         before = served(own_etcd)
         done = piped(Settings((own_etcd.endpoint,)), *words, PYTHONPROFILEIMPORTTIME="1")
@@ -57,7 +53,7 @@ def imported(times: str) -> set[str]:
     return {line.rpartition("|")[2].strip() for line in lines}
 
 
-def test_alone_it_says_the_three_most_useful_commands(settings: Settings) -> None:
+def test_the_bare_command_names_the_three_most_useful_commands(settings: Settings) -> None:
     said = piped(settings).stdout
     assert [line.split()[1] for line in said.splitlines() if line.startswith("  clustermutex")] == [
         *("ls", "show", "run"),
@@ -132,8 +128,7 @@ def test_the_reference_is_made_from_the_help_texts() -> None:
         *((["run", name, "--", "true"], "name") for name in ("", "two\nlines", "n" * 256)),
     ],
 )
-def test_a_wrong_line_is_one_line(words: list[str], told: str) -> None:
-    """Stderr names the mistake and where the help is, before a store is asked; status 2, or 69."""
+def test_a_usage_error_is_one_line(words: list[str], told: str) -> None:
     nowhere = Settings(("127.0.0.1:1",))
     said = one_line(called(nowhere, *words, status=69 if told == "name" else 2))
     assert told in said
@@ -141,7 +136,7 @@ def test_a_wrong_line_is_one_line(words: list[str], told: str) -> None:
     assert "\x1b" not in said
 
 
-def test_the_url_stands_before_the_command_or_after_it(
+def test_the_url_may_come_before_or_after_the_command(
     settings: Settings, store: ServiceStore
 ) -> None:
     nowhere = Settings(("127.0.0.1:1",))
@@ -183,9 +178,7 @@ def test_debug_shows_the_traceback() -> None:
         assert said.splitlines()[-1].startswith("clustermutex: The store in memory is away")
 
 
-def test_a_mistake_of_ours_is_one_line_too() -> None:
-    """Status 70, and how to see where."""
-
+def test_an_internal_error_is_one_line() -> None:
     class Broken(MemoryStore):
         def names(self, *_: object) -> list[str]:
             raise RuntimeError("unforeseen")
@@ -194,8 +187,7 @@ def test_a_mistake_of_ours_is_one_line_too() -> None:
     assert "RuntimeError: unforeseen. Add --debug" in told
 
 
-def test_who_reads_its_output_may_have_enough(settings: Settings) -> None:
-    """`| head`: no error about a pipe that was closed."""
+def test_a_closed_pipe_is_no_error(settings: Settings) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
@@ -219,10 +211,9 @@ def test_who_reads_its_output_may_have_enough(settings: Settings) -> None:
         ("up", 71, "no home directory"),
     ],
 )
-def test_what_the_environment_lacks_is_no_bug_of_ours(
+def test_failures_of_the_environment_have_their_own_status(
     settings: Settings, store: ServiceStore, words: str, status: int, told: str
 ) -> None:
-    """A user of a container without an entry in passwd; a disk that is full; `>&-`."""
     user = ["unshare", "--user", "--map-user=1000090", "env", "-u", "HOME", "-u", "XDG_STATE_HOME"]
     if words == "up" and subprocess.run([*user, "true"], capture_output=True).returncode:
         pytest.skip("the system gives no user namespace")

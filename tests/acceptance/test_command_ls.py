@@ -47,8 +47,7 @@ def _rows(text: str) -> list[list[str]]:
 # ---------------------------------------------------------------- ls
 
 
-def test_piped_it_is_plain_lines(held: MemoryStore) -> None:
-    """Tabs between the columns, the titles first, no colour, the most urgent lock first."""
+def test_ls_into_a_pipe_prints_plain_lines(held: MemoryStore) -> None:
     said = called(held, "ls").stdout
     assert "\x1b" not in said
     titles, *rows = _rows(said)
@@ -61,8 +60,7 @@ def test_piped_it_is_plain_lines(held: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("colour", [True, False])
-def test_on_a_terminal_it_is_a_table_in_colour(held: MemoryStore, *, colour: bool) -> None:
-    """The table fits the terminal; a sentence below sums it up. NO_COLOR leaves the table."""
+def test_ls_on_a_terminal_prints_a_table_in_colour(held: MemoryStore, *, colour: bool) -> None:
     done = called(held, "ls", columns=78, NO_COLOR="" if colour else "1")
     said = done.stdout
     assert ("\x1b[33malert" in said) is colour

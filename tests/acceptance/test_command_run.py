@@ -180,10 +180,9 @@ def test_the_lock_is_held_while_the_command_runs(start: Start, store: ServiceSto
         (["--auto-unlock-after", "never"], (300.0, None)),
     ],
 )
-def test_how_long_it_is_kept_without_a_heartbeat(
+def test_the_default_auto_unlock_of_run(
     taken: MemoryStore, options: list[str], durations: tuple[float, float | None]
 ) -> None:
-    """By default three times the expected runtime."""
     called(taken, "run", "--no-wait", *options, NAME, "true", status=75)
     (asked,) = [request.holder for request in taken.asked if isinstance(request, Take)]
     assert (asked.expected_runtime, asked.auto_unlock_after) == durations
@@ -239,8 +238,7 @@ def test_not_acquired_is_75(
     assert not taken.model.lock(NAME).queue()
 
 
-def test_it_waits_in_the_queue(start: Start, store: ServiceStore, blocked: ClusterMutex) -> None:
-    """Reason and pid stand in the ticket, and a log is told for whom it waits, and when it ends."""
+def test_run_waits_in_the_queue(start: Start, store: ServiceStore, blocked: ClusterMutex) -> None:
     with start("run", NAME, "--reason", "next", "--", "echo", "ran") as run:
         in_line(store, NAME)
         ticket = read(store, NAME).waiters[0]
@@ -366,7 +364,7 @@ def test_the_lock_is_held_until_the_last_process_has_ended(
     assert run.said == ""
 
 
-def test_a_process_whose_first_thread_has_ended_is_waited_for(
+def test_run_waits_for_a_process_without_its_first_thread(
     start: Start, store: ServiceStore, tmp_path: Path
 ) -> None:
     with start("run", NAME, "--grace", "60", "--", *DIES_AT_ONCE, "headless.py") as run:
@@ -405,11 +403,10 @@ Act = Callable[[Running, ServiceStore], object]
     ],
     ids=["grace", "another signal", "loss"],
 )
-def test_what_is_left_is_ended_before_the_release(
+def test_remaining_processes_are_ended_before_the_release(
     *, start: Start, store: ServiceStore, tmp_path: Path, name: str, grace: str, act: Act,
     status: int, said: str,
 ) -> None:  # fmt: skip
-    """By SIGKILL after the grace, by the next signal, or by SIGTERM after a loss."""
     words = ["run", NAME, "--grace", grace, "--", *DIES_AT_ONCE, "worker.py", name, "600"]
     with start(*words) as run:
         group, pid = _group(tmp_path), int(written(tmp_path / "pid"))
@@ -427,10 +424,9 @@ def test_what_is_left_is_ended_before_the_release(
     assert said in run.said
 
 
-def test_the_command_itself_is_never_killed_for_a_signal_that_was_passed_on(
+def test_a_passed_on_signal_never_kills_the_command(
     start: Start, store: ServiceStore, tmp_path: Path
 ) -> None:
-    """The grace begins when it has ended."""
     with start("run", NAME, "--grace", "0.2", sys.executable, "worker.py", "TERM", "2") as run:
         written(tmp_path / "pid")
         run.terminate()
@@ -459,10 +455,7 @@ def test_a_process_with_a_session_of_its_own_is_ended_as_well(
         assert (tmp_path / "ended").exists()
 
 
-def test_what_is_left_on_purpose_is_not_waited_for(
-    start: Start, store: ServiceStore, tmp_path: Path
-) -> None:
-    """A command that ends by itself may leave a daemon."""
+def test_run_does_not_wait_for_a_daemon(start: Start, store: ServiceStore, tmp_path: Path) -> None:
     script = '"$@" & until test -e go; do sleep 0.05; done'
     worker = [sys.executable, "worker.py", "USR1", "0"]
     with start("run", NAME, "--grace", "60", "--", "sh", "-c", script, "sh", *worker) as run:

@@ -79,10 +79,9 @@ def test_a_lost_lock_ends_the_command(start: Start, store: ServiceStore, tmp_pat
     assert "SIGTERM" in run.said
 
 
-def test_a_child_that_does_not_listen_is_killed_after_the_grace(
+def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(
     start: Start, store: ServiceStore, tmp_path: Path, beating: list[str]
 ) -> None:
-    """Though the command itself ends by SIGTERM."""
     script = '"$@" & echo $! > pid; wait'
     with start("run", NAME, "--grace", "1", "--", "sh", "-c", script, "sh", *beating) as run:
         pid = int(written(tmp_path / "pid"))
@@ -96,10 +95,9 @@ def test_a_child_that_does_not_listen_is_killed_after_the_grace(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a command to another user")
-def test_a_command_that_may_not_be_signalled(
+def test_run_says_at_once_that_it_may_not_signal_its_command(
     env: dict[str, str], store: ServiceStore, tmp_path: Path
 ) -> None:
-    """`run` says at once that it may not signal it (as with `sudo`); 76 when it ends."""
     tmp_path.chmod(0o777)
     user = "setpriv --reuid=65534 --clear-groups"
     run_ = f"exec setpriv --bounding-set=-kill clustermutex run {NAME} --grace 0.1"
@@ -124,10 +122,9 @@ def test_the_command_may_go_on_without_its_lock(
         run.go(3)
 
 
-def test_a_loss_in_the_last_moment_is_told(
+def test_a_loss_just_before_the_end_is_status_76(
     start: Start, store: ServiceStore, tmp_path: Path
 ) -> None:
-    """A command that ended well, but without its lock, has not been protected: 76."""
     with start("run", NAME, "--", "sh", "-c", UNTIL_GO) as run:
         pid = int(written(tmp_path / "pid"))
         os.kill(run.pid, signal.SIGSTOP)  # so that it can't notice before the command has ended
@@ -143,7 +140,7 @@ def test_a_loss_in_the_last_moment_is_told(
 
 
 @pytest.mark.promise(number=3)
-def test_etcd_away_ends_the_command_at_the_deadline(
+def test_an_unreachable_etcd_ends_the_command_at_the_deadline(
     start: Start,
     own_etcd: Etcd,
     own_store: ServiceStore,
@@ -151,7 +148,6 @@ def test_etcd_away_ends_the_command_at_the_deadline(
     beating: list[str],
     figure: Figure,
 ) -> None:
-    """It goes on until then and not a moment longer, though nobody can be asked."""
     times = ["--expected-runtime", "2", "--auto-unlock-after", "4", "--grace", "0"]
     with start("run", NAME, *times, "--", *beating) as run:
         first = held(own_store, NAME).alive_at
@@ -166,10 +162,9 @@ def test_etcd_away_ends_the_command_at_the_deadline(
     assert "is lost" in run.said
 
 
-def test_a_stderr_that_nobody_reads_does_not_hold_up_the_end(
+def test_an_unread_stderr_does_not_delay_the_end(
     env: dict[str, str], own_etcd: Etcd, tmp_path: Path
 ) -> None:
-    """A pager that is left alone: only what is to be said waits for it, be it to the kill."""
     full, end = os.pipe()
     os.set_blocking(end, False)
     with suppress(BlockingIOError):
@@ -204,8 +199,7 @@ def test_a_signal_while_etcd_is_silent_promises_nothing(
     assert "it was not taken" not in run.said
 
 
-def test_a_release_that_fails_is_told(start: Start, own_etcd: Etcd, tmp_path: Path) -> None:
-    """The command has done its work: its status stays; a line says that the lock is still there."""
+def test_a_failed_release_is_reported(start: Start, own_etcd: Etcd, tmp_path: Path) -> None:
     with start("run", NAME, "--", "sh", "-c", f"{UNTIL_GO}; exit 5") as run:
         written(tmp_path / "pid")
         own_etcd.stop()

@@ -121,8 +121,9 @@ def test_ctrl_c_is_the_commands_to_handle(
     shell.shows("end-7")
 
 
-def test_who_waits_is_told_for_what(shell: Terminal, store: ServiceStore, tmp_path: Path) -> None:
-    """As in a log; with --quiet, and in the background, nothing is said."""
+def test_a_waiting_run_names_the_holder(
+    shell: Terminal, store: ServiceStore, tmp_path: Path
+) -> None:
     mutex = ClusterMutex(NAME, reason="first", store=store)
     assert mutex.acquire()
     shell.enter("stty tostop\n")
@@ -140,8 +141,7 @@ def test_who_waits_is_told_for_what(shell: Terminal, store: ServiceStore, tmp_pa
 
 
 @pytest.mark.parametrize("around", ["{}", "{} | cat", "{} &"])
-def test_a_stopped_job_goes_on_by_fg(shell: Terminal, store: ServiceStore, around: str) -> None:
-    """Stopped by Ctrl-Z, or in the background as it wants to read; then it reads on."""
+def test_a_stopped_job_continues_with_fg(shell: Terminal, store: ServiceStore, around: str) -> None:
     shell.runs(around.format(READING))
     if around.endswith("&"):
         shell.enter("\nuntil jobs | grep Stopped; do sleep 0.1; done\n")
@@ -188,10 +188,7 @@ def test_without_a_shell(env: dict[str, str], tmp_path: Path, store: ServiceStor
 
 
 @pytest.mark.parametrize("option", ["", "--alive=output"])
-def test_a_terminal_that_stops_writers_in_the_background(
-    shell: Terminal, store: ServiceStore, option: str
-) -> None:
-    """We write to it all the same when the lock is lost, and leave a shell that works."""
+def test_run_on_a_terminal_with_tostop(shell: Terminal, store: ServiceStore, option: str) -> None:
     command = "sh -c 'trap \"\" TERM; echo up; while :; do sleep 0.1; done'"
     shell.enter("stty tostop\n")
     shell.runs(f"clustermutex run --grace 1 {option} {NAME} -- {command}; echo end-$?")
@@ -202,8 +199,9 @@ def test_a_terminal_that_stops_writers_in_the_background(
     shell.shows("still-42")
 
 
-def test_the_terminal_goes_away(env: dict[str, str], tmp_path: Path, store: ServiceStore) -> None:
-    """A hang-up ends the command, and the lock is released."""
+def test_a_hang_up_ends_the_command(
+    env: dict[str, str], tmp_path: Path, store: ServiceStore
+) -> None:
     words = ["clustermutex", "run", NAME, "--", "sh", "-c", "echo up; exec sleep 600"]
     with Terminal(words, env, tmp_path) as terminal:
         terminal.shows("up\r\n")

@@ -96,10 +96,9 @@ SCRIPTS = (
         ("x --url nonsense", 2),
     ],
 )
-def test_a_script_never_goes_on_without_its_lock(
+def test_a_script_never_continues_without_its_lock(
     env: dict[str, str], store: ServiceStore, words: str, status: int
 ) -> None:
-    """`eval` of nothing would succeed: what is printed makes it fail, also under `set -e`."""
     with ClusterMutex(NAME, store=store):
         for script in SCRIPTS if status == 75 else SCRIPTS[:1]:
             done = _shell(script.format(words), env)
@@ -123,8 +122,9 @@ def test_a_signal_after_the_uuid_was_printed(
 
 
 @pytest.mark.parametrize("output", [">/dev/full", ">&-"])
-def test_a_uuid_that_nobody_gets(env: dict[str, str], store: ServiceStore, output: str) -> None:
-    """Nobody could release the lock, so that is done."""
+def test_a_lock_whose_uuid_can_not_be_printed_is_released(
+    env: dict[str, str], store: ServiceStore, output: str
+) -> None:
     done = _shell(f"clustermutex lock {NAME} {output}", env)
     assert done.returncode == 74
     assert "was released" in done.stderr
@@ -136,8 +136,7 @@ def test_a_uuid_that_nobody_gets(env: dict[str, str], store: ServiceStore, outpu
 
 
 @pytest.mark.parametrize("verb", ["alive", "unlock"])
-def test_a_lock_that_is_not_ours_any_more(memory: MemoryStore, verb: str) -> None:
-    """76, by whom it was removed, and who has it now; that holder is left alone."""
+def test_alive_and_unlock_of_a_lost_lock_are_status_76(memory: MemoryStore, verb: str) -> None:
     mutex = ClusterMutex(NAME, store=memory)
     mutex.acquire()
     words = (verb, NAME, "--uuid", mutex.uuid or "")
@@ -194,10 +193,9 @@ def test_alive_pushes_both_stamps(
     assert told is not {"expected_runtime", "about"}.isdisjoint(written)
 
 
-def test_a_take_that_was_sent_twice_is_not_handed_over(
+def test_a_take_sent_twice_is_not_handed_over(
     env: dict[str, str], settings: Settings, store: ServiceStore, tmp_path: Path
 ) -> None:
-    """The second sending could arrive after the unlock, when nobody knows of it any more."""
     with Proxy(settings.endpoints[0]) as proxy:
         through = environment(Settings(endpoints=(proxy.endpoint,), root=settings.root))
         proxy.inject(Fault.HOLD_TO_THE_END)

@@ -82,8 +82,7 @@ def test_json_has_backtrace_and_queue(held: HeldLock, memory: MemoryStore) -> No
     assert [waiter["reason"] for waiter in lock["queue"]] == ["release 8"]
 
 
-def test_nobody_holds_it(memory: MemoryStore) -> None:
-    """Status 1 and a line; its last removal if there was one, and its waiters, the next first."""
+def test_show_of_a_free_lock(memory: MemoryStore) -> None:
     assert "Nobody holds the lock 'x'." in one_line(called(memory, "show", "x", status=1))
     ClusterMutex("x", store=memory).acquire()
     called(memory, "force-unlock", "x", "--reason", "gone", "--yes")
@@ -99,8 +98,7 @@ def test_nobody_holds_it(memory: MemoryStore) -> None:
     assert called(memory, "show", "x", "--json", status=1).stdout == ""
 
 
-def test_a_broken_lock_says_what_is_wrong(memory: MemoryStore) -> None:
-    """As far as it can be read."""
+def test_show_of_a_broken_lock_names_each_problem(memory: MemoryStore) -> None:
     about = {"pid": "twelve", "backtrace": "no \x1b[31mframes\x07"}
     memory.write(
         ("locks", "odd", "uuid", b"u"), ("locks", "odd", "about", json.dumps(about).encode())
@@ -113,8 +111,7 @@ def test_a_broken_lock_says_what_is_wrong(memory: MemoryStore) -> None:
         assert words in said
 
 
-def test_what_is_undecided_is_told(memory: MemoryStore) -> None:
-    """By a sentence, and no auto-unlock is promised."""
+def test_show_of_an_undecided_lock_says_why(memory: MemoryStore) -> None:
     memory.take("new", format=2)
     why = "its format 2 is newer than the one known here, 1"
     said = called(memory, "show", "new").stdout
@@ -156,11 +153,10 @@ UUID = "b6a1e1d2-70a3-4a53-9b5c-8f5d2d3c0001"
         ("odd", 0, [*WHY, "--yes"], "", 1, ["no uuid"]),
     ],
 )
-def test_who_is_asked_and_what_is_removed(
+def test_force_unlock_asks_and_removes_the_shown_holder(
     *, memory: MemoryStore, name: str, columns: int, words: Sequence[str], typed: str, status: int,
     told: list[str],
 ) -> None:  # fmt: skip
-    """A record is kept of what is removed; what is not removed is still held."""
     memory.take(NAME, reason="release 7")
     memory.wait(NAME, "w", hostname="h")
     memory.take("new", format=2)
@@ -192,8 +188,7 @@ class ChangesHands(MemoryStore):
         return super().ask(request, deadline)
 
 
-def test_a_lock_that_changed_hands_is_not_removed() -> None:
-    """The next holder keeps it, and is named."""
+def test_force_unlock_does_not_remove_the_next_holder() -> None:
     store = ChangesHands()
     store.take(NAME, reason="release 7")
     told = called(store, "force-unlock", NAME, *WHY, columns=120, typed="y\n", status=1).stderr
@@ -211,8 +206,7 @@ def test_ctrl_c_at_the_question_removes_nothing(settings: Settings, store: Servi
         assert has(store, NAME)
 
 
-def test_what_a_page_shows_to_copy_removes_it_whatever_it_is_called(memory: MemoryStore) -> None:
-    """In hexadecimal, as no quoting suits every shell: also a uuid that nobody could type."""
+def test_the_command_shown_by_a_page_removes_any_lock(memory: MemoryStore) -> None:
     odd = Holder("a\u200b'; touch pwned; #", "u\0\n'", hostname="h")
     memory.take(odd.name, uuid=odd.uuid)
     (*_, remedy) = steps_about_holder(odd, "etcd://h:1")
@@ -228,20 +222,18 @@ def test_what_a_page_shows_to_copy_removes_it_whatever_it_is_called(memory: Memo
 
 
 @pytest.mark.parametrize("uuid", [b"", b"u" * 70_000])
-def test_a_person_can_remove_what_nobody_can_read(
+def test_force_unlock_removes_an_unreadable_lock(
     settings: Settings, store: ServiceStore, etcdctl: Etcdctl, uuid: bytes
 ) -> None:
-    """Its uuid, or the reason that a terminal of another encoding sends."""
     put_at_once(etcdctl, f"{settings.root}/locks/x/", {"hostname": "h", "uuid": uuid})
     words = ["force-unlock", "x", "--yes", "--reason", os.fsdecode(b"\xff burnt")]
     assert "Removed" in called(settings, *words).stdout
     assert not has(store, "x")
 
 
-def test_out_of_space_it_asks_before_it_removes_without_a_record(
+def test_force_unlock_without_space_for_a_record_asks(
     own_etcd: Etcd, own_store: ServiceStore
 ) -> None:
-    """Deletes still work there; the record that can't be written goes to stderr."""
     settings = Settings((own_etcd.endpoint,))
     take(own_store, holder("full"))
     exhaust_space(own_etcd)

@@ -24,8 +24,9 @@ def settings(servers: Servers) -> Settings:
     return Settings.load(servers.place().url())
 
 
-def test_it_shows_who_waits_asks_and_tells(servers: Servers, settings: Settings) -> None:
-    """After that a lock is had at once; the errors before it have named the command."""
+def test_vouch_shows_the_servers_asks_and_ends_their_quarantine(
+    servers: Servers, settings: Settings
+) -> None:
     told = piped(settings, "run", "a", "--timeout", "1", "--", "true", status=69).stderr
     assert "`clustermutex vouch` lets servers vote at once" in told
     assert "`clustermutex vouch`" in called(settings, "doctor", status=2).stdout
@@ -46,8 +47,7 @@ def test_it_shows_who_waits_asks_and_tells(servers: Servers, settings: Settings)
     assert "No server waits" in called(settings, "vouch", "--yes").stdout
 
 
-def test_without_a_terminal_it_wants_a_yes(settings: Settings) -> None:
-    """And tells nobody without one."""
+def test_vouch_without_a_terminal_needs_yes(settings: Settings) -> None:
     assert "--yes" in one_line(called(settings, "vouch", status=2))
     called(settings, "ls", status=69)
     assert "3 servers need not wait any more" in called(settings, "vouch", "--yes").stdout
@@ -68,13 +68,9 @@ def test_not_where_locks_stand(servers: Servers, settings: Settings) -> None:
         called(settings, "ls")
 
 
-def test_one_that_is_away_is_named_and_the_others_are_told(
+def test_vouch_names_an_unreachable_server_and_reaches_the_others(
     servers: Servers, settings: Settings
 ) -> None:
-    """It may have locks that nobody can see now, which is said before it is asked.
-
-    The library's `vouch`, too, tells all that can be told, in whatever order they stand.
-    """
     servers.all[0].kill()
     away = servers.all[0].endpoint
     asked = called(settings, "vouch", columns=120, typed="n\n", status=1).stdout
@@ -102,10 +98,9 @@ def test_one_that_is_away_is_named_and_the_others_are_told(
         (("--rename-command", "SSCAN", ""), "SSCAN"),
     ],
 )
-def test_it_fails_where_no_server_can_be_told(
+def test_vouch_fails_without_a_reachable_server(
     tmp_path: Path, options: tuple[str, ...], why: str
 ) -> None:
-    """A script that trusts the status would go on without a vote."""
     server = Server(tmp_path / "server", redis_binary(), options=options)
     with server:
         where = Settings.load(f"valkey://{server.endpoint}/p")

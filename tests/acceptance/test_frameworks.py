@@ -168,7 +168,7 @@ SKIPPED = "Skipping job: The lock 'nightly' is not free. It is held by "
     ],
     ids=["fastapi", "pool", "apscheduler", "its tests", "celery", "django"],
 )
-def test_a_program_beside_the_recipe(
+def test_the_programs_of_each_recipe(
     install: Install,
     settings: Settings,
     tmp_path: Path,
@@ -194,11 +194,10 @@ GUNICORN_WORDS = "gunicorn app:app --workers 2 --preload --bind"
         *soaking(((*FASTAPI, "uvicorn"), "api.py", API, f"{UVICORN} ", "shop-worker")),
     ],
 )
-def test_of_two_workers_one_leads(
+def test_one_of_two_workers_leads(
     *, install: Install, settings: Settings, store: ServiceStore, tmp_path: Path,
     needs: tuple[str, ...], name: str, recipe: str, words: str, lock: str,
 ) -> None:  # fmt: skip
-    """The one that is ended lets the other lead."""
     (tmp_path / name).write_text(recipe)
     (tmp_path / "app.py").write_text("def app(environ, start):\n    raise NotImplementedError\n")
     command = [str(install(*needs)), "-m", *f"{words}{free_port()}".split()]
@@ -222,8 +221,9 @@ def test_of_two_workers_one_leads(
             end(server)
 
 
-def test_a_pod_that_is_ended(settings: Settings, store: ServiceStore, tmp_path: Path) -> None:
-    """It is known by its names, and SIGTERM leaves no lock."""
+def test_a_terminated_pod_leaves_no_lock(
+    settings: Settings, store: ServiceStore, tmp_path: Path
+) -> None:
     (tmp_path / "program.py").write_text(POD)
     mutex = ClusterMutex("reindex", store=store)
     env = _environment(settings) | {"KUBERNETES_SERVICE_HOST": "::1", "HOSTNAME": "reindex-7"}
@@ -262,8 +262,8 @@ except ClusterMutexError as error:
 """
     expected = {"works": "works\n", "refused": "refused True\n"}
     with running(tmp_path, 1) as servers, servers.store():
-        places = ((settings, by_etcd), (Settings.load(servers.place().url()), by_valkey))
-        for place, what in places:
+        stores = ((settings, by_etcd), (Settings.load(servers.place().url()), by_valkey))
+        for place, what in stores:
             python = install("gevent", "eventlet")
             assert expected[what] in run(python, tmp_path, place, program)
 

@@ -121,7 +121,7 @@ def roomy_etcd(own_etcd: Etcd) -> Etcd:
 
 
 @pytest.mark.parametrize("seconds", [5, *soaking(120)])
-def test_whatever_a_client_writes_the_services_do_their_work(
+def test_the_services_survive_a_hostile_client(
     seconds: float, roomy_etcd: Etcd, figure: Figure
 ) -> None:
     settings = Settings(endpoints=(roomy_etcd.endpoint,))

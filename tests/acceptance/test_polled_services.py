@@ -101,8 +101,7 @@ def test_a_killed_holder_is_alerted_on_removed_and_shown(
 
 
 @stores("five servers")
-def test_servers_that_are_away_are_told(settings: Settings, servers: Servers) -> None:
-    """By each program, which and why; and nothing is done until a majority is back."""
+def test_unreachable_servers_are_reported(settings: Settings, servers: Servers) -> None:
     listing = [COMMAND, "ls", "--watch", "--json"]
     with (
         when_ready(unlocker(settings, *OFTEN)) as service,

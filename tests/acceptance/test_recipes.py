@@ -147,10 +147,9 @@ def test_steps(env: dict[str, str], store: ServiceStore, tmp_path: Path, program
     assert has(store, "deploy/shop") is None
 
 
-def test_steps_that_are_interrupted(
+def test_interrupted_steps_release_the_lock(
     env: dict[str, str], store: ServiceStore, tmp_path: Path, program: Make
 ) -> None:
-    """The trap releases the lock."""
     program("build", "until test -e go; do sleep 0.05; done")
     script = tmp_path / "deploy"
     script.write_text(recipe("./restart"))
@@ -301,8 +300,7 @@ def test_a_job_runs_or_is_skipped(says: Says, store: ServiceStore) -> None:
     assert "item" not in said
 
 
-def test_several_are_taken_in_one_order(says: Says, store: ServiceStore) -> None:
-    """A waiter for the second has the first; a wait that is over leaves none."""
+def test_several_locks_are_taken_in_one_order(says: Says, store: ServiceStore) -> None:
     said = "moving 5 from bob to ann\n"
     assert says(SEVERAL) == said
     with ClusterMutex("account/bob", store=store):
@@ -335,7 +333,7 @@ def _serving(program: str, env: dict[str, str], folder: Path) -> Iterator[Progra
     ],
     ids=["as-long-as-it-lives", "with", "async-with"],
 )
-def test_sigterm_releases_it(
+def test_sigterm_releases_the_lock(
     name: str, program: str, env: dict[str, str], store: ServiceStore, tmp_path: Path
 ) -> None:
     with _serving(program, env, tmp_path) as process:
@@ -346,9 +344,7 @@ def test_sigterm_releases_it(
         assert process.said == "serving\n"
 
 
-def test_a_leader_that_was_replaced_ends(
-    env: dict[str, str], store: ServiceStore, tmp_path: Path
-) -> None:
+def test_a_replaced_leader_ends(env: dict[str, str], store: ServiceStore, tmp_path: Path) -> None:
     with _serving(AS_LONG_AS_IT_LIVES, env, tmp_path) as process:
         remove(store, "leader")
         assert process.wait(60) == 143

@@ -120,8 +120,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compile_library(tmp_path_factory.mktemp("clocks"))
 
 
-def test_a_moved_clock_is_what_programs_see(library: Path) -> None:
-    """Else all that follows would prove nothing."""
+def test_programs_see_the_moved_clock(library: Path) -> None:
     clock = Clock(library)
     program = (
         "import sys, time, datetime, threading\n"
@@ -156,10 +155,9 @@ REST = tuple(case for case in CASES if case not in CUT)
 
 @pytest.mark.promise(number=2)
 @pytest.mark.parametrize("cases", [CUT, *soaking((REST,))], ids=["some", "others"])
-def test_whatever_the_unlockers_clock_says(
+def test_no_lock_is_removed_early_on_any_clock(
     cases: tuple[str, ...], etcd: Etcd, library: Path, figure: Figure
 ) -> None:
-    """All at the same time, in an unlocker each."""
     with ThreadPoolExecutor(len(cases)) as pool:
         reports = list(pool.map(lambda case: run(case, etcd, library), cases))
     _check(reports, figure)

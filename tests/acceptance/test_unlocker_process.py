@@ -28,8 +28,7 @@ IN_TIME = 20
 """Seconds in which it is gone: its own patience is four, the rest is a busy machine's."""
 
 
-def test_it_is_set_by_variables_and_flags_and_serves_its_pages(settings: Settings) -> None:
-    """Every option is a variable, too; a flag goes before it."""
+def test_variables_flags_and_pages(settings: Settings) -> None:
     variables = {
         "UNLOCKER_URL": settings.url(),
         "UNLOCKER_LISTEN": "127.0.0.1:0",
@@ -52,7 +51,7 @@ def test_it_is_set_by_variables_and_flags_and_serves_its_pages(settings: Setting
 
 class TestTheEnd:
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-    def test_it_ends_at_once_with_status_0_and_leaves_no_sign_of_life(
+    def test_a_signal_ends_it_with_status_0_and_withdraws_its_announcement(
         self, settings: Settings, etcdctl: Callable[..., str], number: int
     ) -> None:
         path = f"{settings.root}/unlockers/"
@@ -63,14 +62,16 @@ class TestTheEnd:
             assert etcdctl("get", "--prefix", path) == ""
             assert "Traceback" not in service.log_text()
 
-    def test_it_ends_in_time_as_it_starts(self, settings: Settings) -> None:
+    def test_sigterm_at_the_start_ends_it_in_time(self, settings: Settings) -> None:
         with unlocker(settings) as service:
             assert service.url
             service.process.terminate()
             assert service.process.wait(IN_TIME) == 0
 
     @pytest.mark.parametrize("how", ["stopped", "frozen"])
-    def test_it_ends_in_time_without_etcd(self, own_etcd: Etcd, root: str, how: str) -> None:
+    def test_sigterm_without_etcd_ends_it_in_time(
+        self, own_etcd: Etcd, root: str, how: str
+    ) -> None:
         settings = Settings(endpoints=(own_etcd.endpoint,), root=root)
         with when_ready(unlocker(settings)) as service:
             assert own_etcd.process is not None
@@ -83,7 +84,7 @@ class TestTheEnd:
             assert service.process.wait(IN_TIME) == 0
             assert "Traceback" not in service.log_text()
 
-    def test_it_ends_in_time_if_there_never_was_an_etcd(self) -> None:
+    def test_sigterm_without_any_etcd_ends_it_in_time(self) -> None:
         nowhere = Settings(endpoints=("127.0.0.1:9",))
         with unlocker(nowhere) as service:
             assert fetch(service, "/readyz")[0] == 503
@@ -92,7 +93,7 @@ class TestTheEnd:
 
 
 class TestWithoutEtcd:
-    def test_it_may_start_first(self, etcd_binary: str, own_etcd: Etcd, root: str) -> None:
+    def test_it_may_start_before_etcd(self, etcd_binary: str, own_etcd: Etcd, root: str) -> None:
         own_etcd.stop()
         with unlocker(Settings(endpoints=(own_etcd.endpoint,), root=root)) as service:
             assert own_etcd.endpoint in unready(service)
@@ -121,7 +122,7 @@ class TestBadFlags:
         ],
     )
     @pytest.mark.usefixtures("logging_as_before")
-    def test_say_what_is_wrong(self, options: list[str], word: str) -> None:
+    def test_bad_flags_are_named(self, options: list[str], word: str) -> None:
         done = CliRunner().invoke(main, ["--listen", "127.0.0.1:0", *options])
         assert done.exit_code == 2
         assert word in done.stderr.splitlines()[-1]

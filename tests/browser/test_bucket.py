@@ -34,13 +34,9 @@ def dash(settings: Settings) -> Iterator[Service]:
         yield service
 
 
-def test_a_lock_in_a_bucket_comes_is_looked_at_and_taken_away(
+def test_a_lock_in_a_bucket_appears_and_is_force_unlocked(
     dash: Service, store: ServiceStore, viewer: Callable[..., Any]
 ) -> None:
-    """The list shows it by itself, its page has the code; force-unlocked it is gone, and recorded.
-
-    How old the picture is stands on each page; a line, which a bucket does not have, on none.
-    """
     with viewer(f"{dash.url}/") as page:
         page.get_by_text("Google Cloud Storage connected").wait_for()
         assert page.get_by_text("last poll").is_visible()

@@ -67,8 +67,9 @@ def test_the_name_must_be_typed_and_a_reason_given(dash: str, story: Story, view
         expect(page.locator(".heading .badge")).to_have_text("OK")
 
 
-def test_two_people_one_holder(dash: str, story: Story, viewer: Viewer) -> None:
-    """The second one's form is for a holder that is gone: nothing happens to the next holder."""
+def test_a_second_force_unlock_does_not_remove_the_next_holder(
+    dash: str, story: Story, viewer: Viewer
+) -> None:
     first = story.hold("deploy/prod", hostname="old-host")
     path = f"{dash}/locks/deploy%2Fprod/force-unlock?uuid={first.uuid}"
     with viewer(path) as ann, viewer(path) as ben:
@@ -86,10 +87,7 @@ def test_two_people_one_holder(dash: str, story: Story, viewer: Viewer) -> None:
         expect(ben.locator(".heading .badge")).to_have_text("OK")
 
 
-def test_a_holder_that_changes_under_an_open_form_closes_it(
-    dash: str, story: Story, viewer: Viewer
-) -> None:
-    """And what was typed stays as long as it has not changed."""
+def test_a_changed_holder_closes_an_open_form(dash: str, story: Story, viewer: Viewer) -> None:
     first = story.hold("a", hostname="old-host")
     with viewer(f"{dash}/locks/a/force-unlock?uuid={first.uuid}") as page:
         page.get_by_label("Reason, for the former holder").fill("half a sen")
@@ -110,10 +108,9 @@ def test_without_javascript(dash: str, story: Story, viewer: Viewer) -> None:
         expect(page.get_by_text("Not held")).to_be_visible()
 
 
-def test_it_is_off_while_nobody_knows_how_things_are(
+def test_force_unlock_is_disabled_while_the_state_is_unknown(
     own_etcd: Etcd, own_store: Any, viewer: Viewer
 ) -> None:
-    """With etcd unreachable, and with the dashboard away."""
     held = Story(own_store).hold("a")
     with mutexdash(Settings(endpoints=(own_etcd.endpoint,)), *FORCING) as dash:
         form = f"{dash.url}/locks/a/force-unlock?uuid={held.uuid}"

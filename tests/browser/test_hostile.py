@@ -21,10 +21,7 @@ def elements(page: Page) -> Any:
     return page.locator("main :is(script, img, iframe, style, [onerror], [onfocus], [onload])")
 
 
-def test_hostile_text_that_comes_in_later_is_text_too(
-    dash: str, story: Story, viewer: Viewer
-) -> None:
-    """The way through the script that puts new answers into an open page."""
+def test_hostile_text_in_updates_is_text_too(dash: str, story: Story, viewer: Viewer) -> None:
     with viewer(dash) as page:
         story.hold(IMAGE, hostname=SCRIPT)
         expect(page.get_by_role("link", name=IMAGE, exact=True)).to_be_visible(timeout=15_000)
@@ -32,7 +29,7 @@ def test_hostile_text_that_comes_in_later_is_text_too(
         expect(elements(page)).to_have_count(0)
 
 
-def test_controls_and_direction_marks_show_and_move_nothing(
+def test_control_and_direction_characters_are_escaped(
     dash: str, story: Story, viewer: Viewer
 ) -> None:
     evil = "\u202eexe.gnp\u2066\x1b[2J\x07\u200b"
@@ -53,7 +50,7 @@ def test_controls_and_direction_marks_show_and_move_nothing(
         assert (before["x"], before["width"]) == (after["x"], after["width"])
 
 
-def test_two_names_that_look_alike_look_different(dash: str, story: Story, viewer: Viewer) -> None:
+def test_look_alike_names_look_different(dash: str, story: Story, viewer: Viewer) -> None:
     names = ["a b", "a  b", "a\u200bb", "ab", " ab"]
     for name in names:
         story.hold(name)
@@ -64,7 +61,7 @@ def test_two_names_that_look_alike_look_different(dash: str, story: Story, viewe
         assert len(looks) == len(names)
 
 
-def test_names_that_are_not_ascii_have_their_escaped_form_on_any_width(
+def test_names_beyond_ascii_show_their_escaped_form_at_any_width(
     dash: str, story: Story, viewer: Viewer
 ) -> None:
     for name in (REAL, *ALL.values()):

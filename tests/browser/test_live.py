@@ -32,7 +32,7 @@ def marked(page: Page) -> bool:
     return bool(page.evaluate("document.documentElement.dataset.mark === 'here'"))
 
 
-def test_a_lock_appears_goes_past_its_alert_is_pushed_back_and_released(
+def test_a_lock_appears_passes_its_alert_recovers_and_ends(
     dash: str, store: Any, viewer: Viewer
 ) -> None:
     with viewer(dash) as page:
@@ -98,8 +98,7 @@ def test_times_and_bars_go_on_between_two_answers(dash: str, story: Story, viewe
         expect(bar).not_to_have_attribute("width", width, timeout=SOON)
 
 
-def test_how_old_the_page_is_goes_on_and_back_with_each_answer(dash: str, viewer: Viewer) -> None:
-    """Also where nothing has changed, so that the answer is 304; without answers it grows."""
+def test_the_age_of_the_page_restarts_with_each_answer(dash: str, viewer: Viewer) -> None:
     with viewer(dash) as page:
         age = page.locator("#updated time")
         since = age.get_attribute("data-since")
@@ -109,10 +108,7 @@ def test_how_old_the_page_is_goes_on_and_back_with_each_answer(dash: str, viewer
         expect(age).to_have_text(re.compile("^([7-9]|\\d\\d) s$"), timeout=SOON)
 
 
-def test_a_timeline_keeps_to_the_lanes_of_one_process(
-    dash: str, story: Story, viewer: Viewer
-) -> None:
-    """Behind one address each process has seen others: they would take turns with every poll."""
+def test_the_timeline_stays_with_one_process(dash: str, story: Story, viewer: Viewer) -> None:
     story.hold("a", held_for=10)
     with viewer(f"{dash}/timeline") as page:
         expect(page.locator(".lanes .c-name")).to_have_text("a", timeout=SOON)
@@ -178,9 +174,7 @@ def test_focus_and_opened_details_stay_while_rows_come_and_go(
         expect(page.locator("tr", has=opened)).to_contain_text("a-first")
 
 
-def test_search_goes_on_while_typing_and_into_the_address(
-    dash: str, story: Story, viewer: Viewer
-) -> None:
+def test_search_updates_while_typing(dash: str, story: Story, viewer: Viewer) -> None:
     story.hold("deploy", reason="release")
     story.hold("report", reason="totals")
     with viewer(dash) as page:
@@ -268,9 +262,7 @@ def test_without_javascript_everything_works_by_reload(
         expect(page.get_by_role("heading", level=1)).to_have_text("deploy/prod")
 
 
-def test_rows_stay_under_the_pointer_and_go_into_their_order_when_it_leaves(
-    dash: str, story: Story, viewer: Viewer
-) -> None:
+def test_rows_keep_their_order_under_the_pointer(dash: str, story: Story, viewer: Viewer) -> None:
     held = {name: story.hold(name) for name in ("b", "d", "f")}
     with viewer(f"{dash}/?sort=name") as page:
         rows = page.locator("tbody tr")
@@ -336,9 +328,7 @@ def test_keys_reach_everything(dash: str, story: Story, viewer: Viewer) -> None:
         expect(page.get_by_role("heading", level=1)).to_have_text("three")
 
 
-def test_a_paused_page_stands_still_until_it_goes_on(
-    dash: str, story: Story, viewer: Viewer
-) -> None:
+def test_a_paused_page_does_not_change(dash: str, story: Story, viewer: Viewer) -> None:
     story.hold("before")
     with viewer(dash) as page:
         asked: list[str] = []

@@ -51,8 +51,7 @@ def remove(ask: Ask, mutex: Mutex) -> None:
 
 
 class TestGetting:
-    def test_it_is_held_from_acquire_to_release(self, make: Make, subject: Subject) -> None:
-        """Everyone can see who has it, where and what for; afterwards nobody has."""
+    def test_a_lock_is_held_from_acquire_to_release(self, make: Make, subject: Subject) -> None:
         one, other = make(reason="why ✓", expected_runtime=60), make()
         assert not one.locked()
         assert one.acquire()
@@ -79,10 +78,9 @@ class TestGetting:
             ({"expected_runtime": 900, "auto_unlock_after": None}, None),
         ],
     )
-    def test_it_is_kept_as_long_as_was_said(
+    def test_auto_unlock_after_is_written(
         self, make: Make, how: dict[str, float | None], lasts: float | None
     ) -> None:
-        """Without a word about it three times as long as its work may be silent."""
         with make(**how) as held:
             record = held.facts.record
             assert record.auto_unlock_after == lasts
@@ -95,8 +93,7 @@ class TestGetting:
                 assert record.auto_unlock_at - record.alive_at == pytest.approx(lasts)
 
     @pytest.mark.any_store
-    def test_with_holds_it_in_the_block_only(self, make: Make) -> None:
-        """An exception of the block goes on as it is, and the lock is free."""
+    def test_with_holds_the_lock_during_its_block(self, make: Make) -> None:
         one, error = make(), ValueError("mine")
 
         def fail() -> None:
@@ -125,8 +122,7 @@ class TestGetting:
             assert "for 'first', since 2" in str(error)
 
     @pytest.mark.any_store
-    def test_as_a_decorator_each_call_holds_it(self, make: Make) -> None:
-        """The function keeps its name, its arguments and its result."""
+    def test_a_decorator_holds_the_lock_during_each_call(self, make: Make) -> None:
         one = make()
 
         @one
@@ -163,8 +159,7 @@ class TestGetting:
         assert f"The lock 'x' is not free. It is held by {describes}" in skips
 
     @pytest.mark.any_store
-    def test_what_a_job_raises_is_not_taken_for_a_skip(self, make: Make) -> None:
-        """Not even its own time limit for another lock."""
+    def test_an_exception_of_a_job_is_not_a_skip(self, make: Make) -> None:
         error = LockTimeout("mine")
 
         @make().skip_if_held
@@ -179,10 +174,9 @@ class TestGetting:
     @pytest.mark.parametrize(
         "how", [{"blocking": False}, {"timeout": 0}, {"timeout": 0.1}, {"blocking": True}]
     )
-    def test_who_does_not_get_it_leaves_nothing(
+    def test_a_failed_acquire_leaves_nothing(
         self, make: Make, subject: Subject, how: dict[str, float]
     ) -> None:
-        """Neither lock nor ticket, and the holder is not disturbed."""
         with make() as held:
             began = time.monotonic()
             assert make(timeout=0.1).acquire(**how) is None  # type: ignore[arg-type]
@@ -194,8 +188,7 @@ class TestGetting:
         assert make().acquire(blocking=False)
 
     @pytest.mark.needs("queue", "fencing")
-    def test_it_goes_to_the_waiters_in_their_order(self, make: Make) -> None:
-        """Each gets it once, and one at a time; tokens rise."""
+    def test_waiters_get_the_lock_in_order(self, make: Make) -> None:
         first, got = make(), list[tuple[int, int]]()
         first.acquire()
         threads = []
@@ -220,8 +213,7 @@ class TestGetting:
         assert tokens == sorted(set(tokens))
 
     @pytest.mark.any_store
-    def test_users_of_one_object_contend_for_it(self, make: Make) -> None:
-        """It is no lock of a thread's or task's: the second one waits for the first."""
+    def test_users_of_one_object_contend(self, make: Make) -> None:
         one, inside, most = make(), [0], [0]
 
         def work() -> None:
@@ -235,8 +227,7 @@ class TestGetting:
         assert most == [1]
         assert one.holder() is None
 
-    def test_it_goes_to_every_waiter_one_at_a_time(self, make: Make) -> None:
-        """In whatever order."""
+    def test_each_waiter_gets_the_lock_one_at_a_time(self, make: Make) -> None:
         first, got, inside = make(), list[int](), [0]
         first.acquire()
 
@@ -254,8 +245,7 @@ class TestGetting:
         assert sorted(got) == [0, 1, 2]
 
     @pytest.mark.needs("queue", "lose_tickets")
-    def test_a_waiter_whose_place_is_lost_queues_again(self, make: Make, subject: Subject) -> None:
-        """It is told that the tickets are gone, or finds out, and gets the lock all the same."""
+    def test_a_waiter_that_lost_its_ticket_queues_again(self, make: Make, subject: Subject) -> None:
         first, second = make(), make()
         first.acquire()
 
@@ -291,10 +281,9 @@ class TestGetting:
                 token = heir.facts.fencing_token
 
     @pytest.mark.any_store
-    def test_one_of_a_newer_format_is_left_alone(
+    def test_a_lock_of_a_newer_format_is_not_reclaimed(
         self, make: Make, ask: Ask, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """The same identity says so and waits like everybody."""
         take(ask, mine := holder("x", identity="worker-7", format=2))
         heir = make(identity="worker-7")
         assert not heir.acquire(blocking=False)
@@ -307,8 +296,7 @@ class TestGetting:
 
 class TestReleasing:
     @pytest.mark.any_store
-    def test_anyone_may_release_it_once(self, make: Make) -> None:
-        """From another thread, another task that has the held lock; a second one is told off."""
+    def test_a_held_lock_is_released_once_by_any_thread(self, make: Make) -> None:
         one = make()
         one.acquire()
         together(one.release_held)
@@ -318,8 +306,7 @@ class TestReleasing:
             one.release()
 
     @pytest.mark.any_store
-    def test_of_many_that_release_one_succeeds(self, make: Make) -> None:
-        """The others are told off."""
+    def test_one_of_many_concurrent_releases_succeeds(self, make: Make) -> None:
         one, told_off = make(), list[LockNotHeld]()
 
         def release() -> None:
@@ -332,8 +319,7 @@ class TestReleasing:
         together(*[release] * 5)
         assert len(told_off) == 4
 
-    def test_who_does_not_hold_it_has_no_facts(self, make: Make, subject: Subject) -> None:
-        """Nor can it say that it is alive, or be asked for its health."""
+    def test_properties_of_a_lock_not_held_raise(self, make: Make, subject: Subject) -> None:
         one, can = make(), subject.store.can
         some = {"fencing_token": can.fencing, "uuid": True, "record": True, "guard": can.guard}
         for what in (fact for fact, known in some.items() if known):
@@ -365,8 +351,7 @@ class TestArguments:
         with pytest.raises(error):
             make().acquire(**how)  # type: ignore[arg-type]
 
-    def test_it_shows_itself(self, make: Make) -> None:
-        """As `threading.Lock` does, and with its name."""
+    def test_the_repr_of_a_mutex(self, make: Make) -> None:
         one = make()
         shown = r"<{} lockclient\.\w+\.AsyncClusterMutex object 'x' at 0x\w+>"
         if isinstance(one, InThreads):
@@ -436,8 +421,7 @@ class TestHolding:
             assert held.facts.guard == subject.store.guard("x", held.facts.uuid)
             assert held.facts.guard.value == held.facts.uuid.encode()
 
-    def test_who_works_long_is_told_of_its_removal(self, make: Make, ask: Ask) -> None:
-        """Without a call of its own: `healthy`, `check_health()`, `alive()`, `on_lost`, once."""
+    def test_a_removal_is_reported_without_a_call(self, make: Make, ask: Ask) -> None:
         told: list[LockLost] = []
         one = make(on_lost=told.append)
         one.acquire()
@@ -454,8 +438,7 @@ class TestHolding:
         assert len(told) == 1
         assert not one.locked()
 
-    def test_who_asks_is_told_at_once(self, make: Make, ask: Ask) -> None:
-        """A push or a release finds out by itself that the lock is gone, whoever has it now."""
+    def test_a_push_or_release_after_a_removal_raises_at_once(self, make: Make, ask: Ask) -> None:
         one, next_one = make(), make()
         one.acquire()
         remove(ask, one)
@@ -467,8 +450,7 @@ class TestHolding:
         next_one.facts.check_health()
         next_one.release()
 
-    def test_the_time_that_runs_out_is_a_loss(self, make: Make) -> None:
-        """Nobody has removed it, but somebody may: then nothing of it is left behind either."""
+    def test_a_passed_deadline_is_a_loss(self, make: Make) -> None:
         told: list[LockLost] = []
         one = make(expected_runtime=0.2, auto_unlock_after=0.4, on_lost=told.append)
         one.acquire()
@@ -482,8 +464,9 @@ class TestHolding:
         assert len(told) == 1
 
     @pytest.mark.any_store
-    def test_a_loss_does_not_hide_what_the_block_raised(self, make: Make, ask: Ask) -> None:
-        """It becomes the cause; a loss that the block has met already is raised as it is."""
+    def test_a_loss_keeps_the_exception_of_the_block_as_its_cause(
+        self, make: Make, ask: Ask
+    ) -> None:
         error = ValueError("mine")
 
         def work(fail: Callable[[Mutex], None]) -> None:

@@ -92,7 +92,7 @@ class Equivalence(RuleBasedStateMachine):
         """By the uuid, holders as they were read last."""
         self.stamped: dict[str, list[tuple[int, int]]] = {}
         """By the uuid, the revisions of its stamps so far."""
-        self.places: dict[str, list[int]] = {}
+        self.stores: dict[str, list[int]] = {}
         """By the uuid, the revisions of its tickets so far."""
         self.left: dict[str, list[tuple[str, int]]] = {}
         """By the lock, tickets that went, and the revision at which they did."""
@@ -106,9 +106,9 @@ class Equivalence(RuleBasedStateMachine):
         """Return the acquisition that is meant; `before`: the one in whose place it came."""
         waiting = [waiter.uuid for waiter in lock.queue()]
         last = self.seen[lock.name].uuid if lock.name in self.seen else None
-        places = dict(zip(("first", "second"), waiting, strict=False))
-        places["holder"] = lock.uuid() or last or ""
-        if isinstance(who, str) and (uuid := places.get(who)):
+        stores = dict(zip(("first", "second"), waiting, strict=False))
+        stores["holder"] = lock.uuid() or last or ""
+        if isinstance(who, str) and (uuid := stores.get(who)):
             return self.holders[uuid]
         number = who if isinstance(who, int) else 0
         life = self.lives[lock.name, number]
@@ -204,9 +204,9 @@ class Equivalence(RuleBasedStateMachine):
                 self.left.setdefault(change.name, []).append((change.part, change.revision))
         if isinstance(expected, Queued):
             self.has_lease = True
-            places = self.places.setdefault(name_and_uuid(request)[1], [])
-            if expected.ticket_revision not in places:
-                places.append(expected.ticket_revision)
+            stores = self.stores.setdefault(name_and_uuid(request)[1], [])
+            if expected.ticket_revision not in stores:
+                stores.append(expected.ticket_revision)
         if not self.store.can.fencing:  # it does not promise that a uuid gets nothing ever
             if isinstance(request, Unlock | Withdraw | Remove) and isinstance(expected, Done):
                 self.spent.add(name_and_uuid(request)[1])
@@ -418,13 +418,13 @@ class Equivalence(RuleBasedStateMachine):
     def waiter(self, lock: Lock, who: str | int, rare: bool) -> Holder:
         """Return the acquisition that is meant; `rare`: one that has another ticket by now."""
         for waiting in lock.queue():
-            if rare and len(self.places[waiting.uuid]) > 1:
+            if rare and len(self.stores[waiting.uuid]) > 1:
                 return self.holders[waiting.uuid]
         return self.acquisition(lock, "first" if who == USUAL else who)
 
     def place_of(self, mine: Holder, *, late: bool) -> int:
         """Return the revision of its ticket, or `late` of its first one; 0: it has had none."""
-        return self.places.get(mine.uuid or "", [0])[0 if late else -1]
+        return self.stores.get(mine.uuid or "", [0])[0 if late else -1]
 
     # ------------------------------------------------------------ what stands there afterwards
 
@@ -471,7 +471,7 @@ def any_tickets(model: Model) -> bool:
     return any(lock.tickets for lock in model.locks.values())
 
 
-def test_it_answers_as_the_model_does(subject: Subject) -> None:
+def test_the_store_answers_as_the_model_does(subject: Subject) -> None:
     class OfThisStore(Equivalence):
         pass
 

@@ -39,7 +39,7 @@ def table() -> list[Row]:
     ]  # fmt: skip
 
 
-def test_it_has_each_promise_of_the_readme_and_each_ability_once() -> None:
+def test_the_table_has_each_promise_and_each_ability_once() -> None:
     section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## What is promised")[2]
     promised = re.findall(r"^(\d)\. ", section.partition("\n## ")[0], flags=re.MULTILINE)
     assert [row.number for row in table() if row.number] == promised
@@ -50,7 +50,7 @@ def test_it_has_each_promise_of_the_readme_and_each_ability_once() -> None:
 
 
 @pytest.mark.parametrize("column", COLUMNS)
-def test_it_says_what_the_suite_holds_a_store_to(column: str) -> None:
+def test_the_table_states_what_the_suite_tests(column: str) -> None:
     can: Capabilities = STORES[COLUMNS[column]]
     for row in table():
         assert row.kept[column] in ("yes", "no", "with exceptions")

@@ -50,8 +50,7 @@ def test_tickets_are_kept_until_they_are_lost(subject: Subject, ask: Ask) -> Non
     assert subject.store.extend_tickets(None, Deadline.after(10)) is True
 
 
-def test_only_the_acquisition_that_was_looked_at_is_reclaimed(subject: Subject, ask: Ask) -> None:
-    """One that has another token keeps its lock, in stores without tokens one that was pushed."""
+def test_only_the_read_acquisition_is_reclaimed(subject: Subject, ask: Ask) -> None:
     mine = holder(identity="worker")
     token = take(ask, mine).token
     before = seen(ask).holder
@@ -69,11 +68,9 @@ def test_only_the_acquisition_that_was_looked_at_is_reclaimed(subject: Subject, 
 @pytest.mark.needs("write")
 @pytest.mark.parametrize("stamp", ["alert_at", "auto_unlock_at"])
 @pytest.mark.parametrize("value", [b"9999.000", b"1.000", b"soon", None])
-def test_what_another_hand_has_written_stops_a_remover_and_is_pushed_over(
+def test_a_foreign_stamp_stops_a_removal_until_the_next_push(
     subject: Subject, ask: Ask, stamp: str, value: bytes | None
 ) -> None:
-    """A person who gives it more time, or less: a remover that has not seen it removes nothing, and
-    the holder's next push, or the one after it, makes it good."""
     mine = holder()
     token = take(ask, mine).token
     assert subject.write is not None
@@ -131,8 +128,7 @@ class TestWatching:
         wait_until(lambda: len(events) > 2, what="the take and the unlock")
         assert events[1:] == [WatchEvent(token, other.uuid), WatchEvent(done_again.revision)]
 
-    def test_a_ticket_goes_as_the_lock_comes(self, ask: Ask, watching: Watching) -> None:
-        """Who watches its predecessor's ticket is told the revision at which that got the lock."""
+    def test_a_ticket_is_deleted_as_the_lock_is_taken(self, ask: Ask, watching: Watching) -> None:
         first, second = holder(), holder()
         take(ask, first)
         queued = queue(ask, second)
@@ -155,8 +151,7 @@ class TestWatching:
         assert closed == []
 
     @pytest.mark.needs("guard")
-    def test_a_guard_is_one_holder_s(self, subject: Subject) -> None:
-        """Two holders of one lock have two guards on one key."""
+    def test_a_guard_names_one_holder(self, subject: Subject) -> None:
         first, second = subject.store.guard(NAME, "a"), subject.store.guard(NAME, "b")
         assert first.key == second.key
         assert first.value != second.value

@@ -22,10 +22,9 @@ pytestmark = pytest.mark.needs("services")
 
 class TestWaiting:
     @pytest.mark.needs("queue")
-    def test_who_waits_is_counted_and_the_first_are_named(
+    def test_waiters_are_counted_and_the_first_are_named(
         self, ask: Ask, reader: ServiceStore
     ) -> None:
-        """In the order in which they came; by any lock, and by the one."""
         uuids: dict[str, list[str]] = {}
         for name in ("a", "b"):
             ask(Take(holder(name)))
@@ -43,18 +42,14 @@ class TestWaiting:
         assert all(len(ticket.hostname or "") <= 200 for ticket in found)
         assert len(reader.tickets(5, soon()).found) == 5
 
-    def test_where_nobody_waits_nobody_is_named(
+    def test_an_empty_queue_has_no_waiters(
         self, reader: ServiceStore, writer: ServiceStore
     ) -> None:
-        """As in a store without a queue always."""
         take(writer, "a")
         assert reader.wait_queue("a", 3, soon()) == WaitQueue(0)
         assert list(reader.tickets(100, soon()).found) == []
 
-    def test_names_are_those_of_held_locks(
-        self, reader: ServiceStore, writer: ServiceStore
-    ) -> None:
-        """The first of them by the alphabet, that begin so."""
+    def test_names_lists_held_locks(self, reader: ServiceStore, writer: ServiceStore) -> None:
         for name in ("deploy/b", "deploy/a", "deploy/c", "backup", "ü"):
             take(writer, name)
         unlock(writer, gone := take(writer, "deploy/0"))
@@ -76,8 +71,7 @@ class TestWaiting:
 
 
 class TestWhatItSaysOfItself:
-    def test_all_is_well_and_it_says_so(self, reader: ServiceStore, writer: ServiceStore) -> None:
-        """Each clock is no further than a second from our clock; nothing to warn."""
+    def test_a_healthy_store_says_so(self, reader: ServiceStore, writer: ServiceStore) -> None:
         follower = Follower(reader)
         take(writer, "a")
         wait_until(lambda: follower.holds("a"), what="the lock")
@@ -93,10 +87,7 @@ class TestWhatItSaysOfItself:
 
 
 class TestClose:
-    def test_who_waits_is_told_and_nothing_more_is_asked(
-        self, subject: Subject, writer: ServiceStore
-    ) -> None:
-        """Within a second; nobody waits there any more, and a lock of another client stays."""
+    def test_close_ends_waiters(self, subject: Subject, writer: ServiceStore) -> None:
         mine, store = take(writer, "a"), subject.store
         follower = Follower(store)
         told: list[BaseException] = []

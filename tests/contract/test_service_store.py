@@ -30,8 +30,9 @@ SIGN = '{"ttl": 2}'
 
 
 class TestLoad:
-    def test_all_is_read_at_one_revision(self, reader: ServiceStore, writer: ServiceStore) -> None:
-        """Each subkey of each lock, records, marks and heartbeats; nothing where nothing is."""
+    def test_load_reads_everything_at_one_revision(
+        self, reader: ServiceStore, writer: ServiceStore
+    ) -> None:
         assert loaded(reader) == []
         first = take(writer, "a", backtrace="long " * 500)
         held = take(writer, "ü/b", reason="a reason")
@@ -48,7 +49,7 @@ class TestLoad:
         assert ("removed", "a", record.holder.uuid) in found
         assert len(found) == len(parts) + 2
 
-    def test_only_what_is_asked_for_is_told(
+    def test_load_reads_only_the_requested_kinds(
         self, reader: ServiceStore, writer: ServiceStore
     ) -> None:
         take(writer, "a")
@@ -57,10 +58,9 @@ class TestLoad:
         for kind in ("locks", "removed", "unlockers"):
             assert {change.kind for change in loaded(reader, kind)} == {kind}
 
-    def test_the_revision_grows_with_what_is_written(
+    def test_the_revision_of_a_load_grows_with_each_write(
         self, reader: ServiceStore, writer: ServiceStore
     ) -> None:
-        """Of what is read no change is newer than the whole."""
         revisions = []
         for number in range(3):
             take(writer, f"lock-{number}")
@@ -71,7 +71,7 @@ class TestLoad:
         assert revisions == sorted(set(revisions))
 
     @pytest.mark.needs("queue")
-    def test_tickets_and_marks_come_without_what_they_say(
+    def test_tickets_and_tombstones_are_loaded_without_values(
         self, ask: Ask, reader: ServiceStore
     ) -> None:
         mine, waiter, late = holder(), holder(), holder()
@@ -86,10 +86,9 @@ class TestLoad:
 
 
 class TestFollow:
-    def test_what_was_read_and_what_is_told_is_what_stands_there(
+    def test_load_and_follow_together_equal_the_store(
         self, reader: ServiceStore, writer: ServiceStore
     ) -> None:
-        """Whatever was written, overwritten or deleted, also before it was followed."""
         gone, kept = take(writer, "gone"), take(writer, "kept")
         loading = list(reader.load(("locks", "unlockers", "removed", "withdrawn"), soon()))
         take(writer, "between")
@@ -114,10 +113,9 @@ class TestFollow:
         following.close()
 
     @pytest.mark.needs("watch")
-    def test_each_change_is_told_once_and_in_order(
+    def test_each_change_is_reported_once_in_order(
         self, reader: ServiceStore, writer: ServiceStore
     ) -> None:
-        """And it says first that it begins; what was written in one step comes together."""
         follower = Follower(reader)
         for number in range(20):
             unlock(writer, take(writer, f"lock-{number % 2}"))
@@ -136,10 +134,9 @@ class TestFollow:
         ends = [batch.changes[-1].revision for batch in follower.batches if batch.changes]
         assert len(set(ends)) == len(ends)
 
-    def test_nothing_more_is_told_while_one_has_not_returned(
+    def test_a_slow_callback_gets_one_batch_at_a_time(
         self, reader: ServiceStore, writer: ServiceStore
     ) -> None:
-        """Whoever is slow is not told of everything at once, and misses nothing."""
         (*_, last) = reader.load(("locks",), soon())
         told: list[Batch] = []
         inside, let_go = threading.Semaphore(1), threading.Event()
@@ -163,7 +160,7 @@ class TestFollow:
         wait_until(lambda: "second" in [change.name for batch in told for change in batch.changes])
         slow.close()
 
-    def test_after_its_end_nothing_is_told(
+    def test_a_closed_subscription_reports_nothing(
         self, reader: ServiceStore, writer: ServiceStore
     ) -> None:
         closed, open_ = Follower(reader), Follower(reader)
@@ -174,10 +171,9 @@ class TestFollow:
         wait_until(lambda: open_.holds("after"), what="the second lock")
         assert not closed.holds("after")
 
-    def test_a_watch_that_is_renewed_misses_nothing(
+    def test_a_reopened_watch_misses_nothing(
         self, reader: ServiceStore, writer: ServiceStore
     ) -> None:
-        """Nor does it tell anything twice; and the store is connected, then as before."""
         follower = Follower(reader)
         wait_until(reader.connected, what="the watch")
         for number in range(3):
@@ -191,8 +187,7 @@ class TestFollow:
         wait_until(reader.connected, what="the watch to be there again")
         assert reader.watch_restarts() >= 0
 
-    def test_one_that_is_looked_at_says_how_often(self, reader: ServiceStore) -> None:
-        """And each look says how old the picture is; one that tells at once says so, too."""
+    def test_a_polled_store_states_its_interval(self, reader: ServiceStore) -> None:
         assert (reader.poll == 0) == reader.can.watch
         if reader.poll:
             follower, began = Follower(reader), monotonic()
@@ -203,10 +198,9 @@ class TestFollow:
 
 
 class TestSignsOfLife:
-    def test_one_comes_is_renewed_and_withdrawn(
+    def test_an_announcement_is_written_renewed_and_withdrawn(
         self, reader: ServiceStore, writer: ServiceStore
     ) -> None:
-        """Each where it belongs, whatever its name; and twice withdrawn does no harm."""
         for value in ("1", "2"):
             revision = writer.announce("a/ü", f'{{"ttl": 60, "x": {value}}}', 60.0, soon())
             writer.announce("b", '{"ttl": 60}', 60.0, soon())
@@ -218,10 +212,9 @@ class TestSignsOfLife:
             writer.withdraw_announcement("a/ü", soon())
             assert [change.name for change in loaded(reader, "unlockers")] == ["b"]
 
-    def test_one_that_is_not_renewed_goes_some_time_later(
+    def test_an_announcement_that_is_not_renewed_expires(
         self, reader: ServiceStore, writer: ServiceStore
     ) -> None:
-        """Which is told; and it can come again."""
         follower, began = Follower(reader), monotonic()
         writer.announce("u", SIGN, TTL_S, soon())
         wait_until(lambda: ("unlockers", "u", "") in follower.standing(), what="it to come")
@@ -231,10 +224,9 @@ class TestSignsOfLife:
         writer.announce("u", SIGN, TTL_S, soon())
         assert [change.name for change in loaded(reader, "unlockers")] == ["u"]
 
-    def test_the_newest_one_tells_whether_what_was_followed_is_up_to_date(
+    def test_the_newest_announcement_proves_that_the_watch_is_current(
         self, reader: ServiceStore, writer: ServiceStore
     ) -> None:
-        """What was written by its revision has come when that has."""
         follower = Follower(reader)
 
         def told(revision: int) -> bool:
@@ -261,10 +253,9 @@ class TestOver:
             found = read(reader, removal.holder.name, removal.holder.uuid)
             assert (found.holder, found.removal is not None) == (None, there)
 
-    def test_a_mark_is_forgotten_unless_something_else_stands_there(
+    def test_a_tombstone_is_forgotten_unless_it_was_replaced(
         self, reader: ServiceStore, writer: ServiceStore
     ) -> None:
-        """Whoever got the lock meanwhile has it; what was forgotten is no more."""
         removed = remove(writer, take(writer, "a")).holder
         marks = loaded(reader, "withdrawn")
         other = take(writer, "a")
@@ -281,9 +272,7 @@ class TestOver:
         assert bool(left) == bool(marks)
 
     @pytest.mark.needs("queue")
-    def test_what_was_written_again_since_is_not_forgotten(
-        self, ask: Ask, reader: ServiceStore
-    ) -> None:
+    def test_a_rewritten_tombstone_is_not_forgotten(self, ask: Ask, reader: ServiceStore) -> None:
         late = Withdraw("a", "uuid", tombstone=True)
         ask(late)
         (before,) = loaded(reader, "withdrawn")
@@ -293,10 +282,9 @@ class TestOver:
         assert loaded(reader, "withdrawn") == [mark]
         assert reader.forget(mark, soon())
 
-    def test_a_long_backtrace_is_read_wherever_it_stands(
+    def test_a_long_backtrace_is_read_from_its_own_key(
         self, reader: ServiceStore, writer: ServiceStore
     ) -> None:
-        """With its record, or apart for all that have the same; a code of nobody's has none."""
         backtrace = "File x, in main\n" * 500
         removals = [remove(writer, take(writer, name, backtrace=backtrace)) for name in "ab"]
         for removal in removals:
@@ -315,7 +303,7 @@ class TestOver:
 class TestNote:
     """What unlockers agree on: one value, which nobody overwrites who has not seen it."""
 
-    def test_who_writes_has_seen_what_stands_there(
+    def test_the_note_is_written_by_compare_and_swap(
         self, reader: ServiceStore, writer: ServiceStore
     ) -> None:
         nothing = reader.read_note(soon())
@@ -354,7 +342,7 @@ class TestNote:
             thread.join()
         assert sorted(reader.read_note(soon()).value.decode().split()) == words
 
-    def test_one_that_is_too_long_counts_as_none_and_can_be_replaced(
+    def test_an_oversized_note_is_read_as_empty_and_replaced(
         self, reader: ServiceStore, writer: ServiceStore
     ) -> None:
         assert writer.write_note(b"x" * (MAX_NOTE_BYTES + 1), writer.read_note(soon()), soon())
@@ -363,7 +351,9 @@ class TestNote:
         assert reader.write_note(b"short", seen, soon())
         assert writer.read_note(soon()).value == b"short"
 
-    def test_nobody_takes_it_for_a_lock(self, reader: ServiceStore, writer: ServiceStore) -> None:
+    def test_the_note_is_not_listed_as_a_lock(
+        self, reader: ServiceStore, writer: ServiceStore
+    ) -> None:
         take(writer, "a")
         before = loaded(reader)
         assert writer.write_note(b"a note", writer.read_note(soon()), soon())

@@ -52,10 +52,7 @@ def written(store: ServiceStore, name: str) -> Holder | None:
 
 
 class TestLocks:
-    def test_one_that_is_there_or_comes_is_shown_until_it_goes(
-        self, start: Start, writer: ServiceStore
-    ) -> None:
-        """As the store says it of the one lock, with what a removal is to compare."""
+    def test_a_lock_is_in_the_table_until_it_ends(self, start: Start, writer: ServiceStore) -> None:
         before = take(writer, "before")
         watcher = start()
         table = watcher.table
@@ -91,8 +88,7 @@ class TestLocks:
         wait_until(table.connected, what="the watch")
 
     @pytest.mark.needs("watch")
-    def test_each_change_is_told_once(self, watcher: Watcher, writer: ServiceStore) -> None:
-        """Taken and released and taken again: also where a batch brings several of them."""
+    def test_each_transition_is_reported_once(self, watcher: Watcher, writer: ServiceStore) -> None:
         for _ in range(5):
             unlock(writer, take(writer, "x"))
         wait_until(lambda: len(watcher.changes) == 10, what="ten transitions")
@@ -103,10 +99,9 @@ class TestLocks:
         assert tokens == sorted(set(tokens))
         assert watcher.table.rows() == {}
 
-    def test_reading_again_keeps_what_has_not_changed(
+    def test_a_second_read_keeps_unchanged_rows(
         self, watcher: Watcher, writer: ServiceStore
     ) -> None:
-        """Whoever counts time by a row's `seen_at` counts on."""
         take(writer, "x")
         row = wait_until(lambda: watcher.table.row("x"), what="the lock")
         wait_until(lambda: watcher.changes, what="its listeners")
@@ -119,8 +114,7 @@ class TestLocks:
 
 class TestOthers:
     @pytest.mark.needs("queue")
-    def test_who_waits_for_what_is_counted(self, ask: Ask, start: Start) -> None:
-        """Found or followed, until nobody waits any more."""
+    def test_waiters_are_counted_by_lock(self, ask: Ask, start: Start) -> None:
         followed = start().table
         mine, first, second = holder("x"), holder("x"), holder("x")
         ask(Take(mine))
@@ -134,10 +128,9 @@ class TestOthers:
         for table in (followed, found):
             wait_until(lambda: table.waiters() == {}, what="nobody")  # noqa: B023 - not kept
 
-    def test_unlockers_come_say_something_else_and_go(
+    def test_announcements_appear_change_and_disappear(
         self, watcher: Watcher, writer: ServiceStore
     ) -> None:
-        """And the revision that the unlocker has of it is one that the table comes to show."""
         table = watcher.table
         for value in ('{"ttl": 60}', '{"ttl": 61}'):
             revision = writer.announce("u", value, 60, soon())
@@ -148,10 +141,9 @@ class TestOthers:
 
 
 class TestRemovals:
-    def test_each_is_told_once(
+    def test_each_removal_is_reported_once(
         self, start: Start, reader: ServiceStore, writer: ServiceStore
     ) -> None:
-        """Before its lock is gone, however many come at once, and over readings anew."""
         reader.poll = reader.poll and 1.0  # no removal takes longer from its first step to its last
         before = remove(writer, take(writer, "before"))
         watcher = start()
@@ -185,7 +177,7 @@ class TestRemovals:
         for uuid, count in watcher.removals_before.items():
             assert uuid in uuids[:count], "its lock was told to be gone before"
 
-    def test_one_is_told_whose_lock_was_taken_at_once(
+    def test_a_removal_is_reported_although_the_lock_was_retaken_at_once(
         self, watcher: Watcher, writer: ServiceStore
     ) -> None:
         first = take(writer, "a", backtrace="File x\n" * 1000)
@@ -221,8 +213,9 @@ class TestRemovals:
             read_once.read(soon())
             assert read_once.removals() == table.removals()
 
-    def test_one_that_is_forgotten_goes(self, watcher: Watcher, writer: ServiceStore) -> None:
-        """At the latest when there is another one: records are read when there may be new ones."""
+    def test_a_forgotten_record_leaves_the_table(
+        self, watcher: Watcher, writer: ServiceStore
+    ) -> None:
         table = watcher.table
         remove(writer, take(writer, "a"))
         wait_until(table.removals, what="the record")
@@ -233,10 +226,9 @@ class TestRemovals:
             lambda: [removal.holder.name for removal in table.removals()] == ["b"], what="its end"
         )
 
-    def test_texts_of_any_length_leave_a_record_that_lists_show(
+    def test_long_texts_of_a_record_are_cut_in_lists(
         self, watcher: Watcher, writer: ServiceStore
     ) -> None:
-        """Short; who reads the one removal sees what there is room for."""
         long = "\U0001f512\x01" * 4000
         mine = take(writer, "a")
         wordy = replace(mine, reason=long, hostname=long, thread=long, identity=long)

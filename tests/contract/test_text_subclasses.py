@@ -36,7 +36,7 @@ def test_its_value_is_the_lock_s_name(subject: Subject, writer: ServiceStore) ->
         assert not ClusterMutex(Job("nightly"), store=subject.store).acquire(blocking=False)
 
 
-def test_its_value_is_what_a_lock_says(subject: Subject, writer: ServiceStore) -> None:
+def test_the_value_of_a_str_subclass_is_written(subject: Subject, writer: ServiceStore) -> None:
     mutex = ClusterMutex(
         "x",
         store=subject.store,

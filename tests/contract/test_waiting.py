@@ -48,10 +48,9 @@ def said(caplog: pytest.LogCaptureFixture, start: str) -> list[str]:
     return [text for text in texts if text.startswith(start)]
 
 
-def test_who_waits_says_why_and_when_it_is_over(
+def test_a_wait_is_logged_with_the_holder_and_its_end(
     subject: Subject, make: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Who the holder is, where, and what for."""
     caplog.set_level(logging.INFO, LOGGER)
     holder = ClusterMutex("x", store=subject.store, reason="totals")
     holder.acquire()
@@ -81,10 +80,9 @@ def test_each_waiter_reads_once_a_minute_and_without_info_in_the_log_not_at_all(
         holder.release()
 
 
-def test_it_is_said_again(
+def test_a_wait_is_logged_again_each_interval(
     subject: Subject, make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As long as it waits: each minute, which is half a second here."""
     monkeypatch.setattr(wait_report, "INTERVAL_S", 0.5)
     caplog.set_level(logging.INFO, LOGGER)
     holder = ClusterMutex("x", store=subject.store)
@@ -97,10 +95,9 @@ def test_it_is_said_again(
 class TestWaitingForItself:
     """The waiter's own thread or task holds the lock."""
 
-    def test_it_is_warned_of_at_once(
+    def test_waiting_for_an_own_lock_is_logged_at_once(
         self, subject: Subject, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """With the line that acquired it; it is no error before the time is up."""
         mutex = ClusterMutex("x", store=subject.store)
         with mutex as outer:
             assert mutex.acquire(timeout=2) is None
@@ -125,8 +122,7 @@ class TestWaitingForItself:
         start = f"Waiting for the lock 'x', which this thread or task itself acquired at {line}."
         wait_until(lambda: len(said(caplog, start)) == 1, what="the warning")
 
-    def test_another_thread_may_release_it(self, subject: Subject) -> None:
-        """It is no error: then it is had."""
+    def test_another_thread_may_release_an_own_lock(self, subject: Subject) -> None:
         with ClusterMutex("x", store=subject.store) as outer:
             releasing = threading.Timer(0.5, outer.release)
             releasing.start()

@@ -74,8 +74,7 @@ def busy(stack: Stack) -> Iterator[Stack]:
     store.close()
 
 
-def test_it_can_be_provisioned_from_a_file() -> None:
-    """An exported one can't: it asks for its inputs, and its id is another Grafana's."""
+def test_the_dashboard_can_be_provisioned() -> None:
     assert BOARD["uid"] == "clustermutex"
     assert BOARD["id"] is None
     assert "__inputs" not in BOARD
@@ -84,8 +83,7 @@ def test_it_can_be_provisioned_from_a_file() -> None:
     assert provider["type"] == "file"
 
 
-def test_every_panel_asks_the_data_source_that_is_chosen() -> None:
-    """A target without a data source has its panel's. Each variable that is used is there."""
+def test_each_panel_uses_the_chosen_data_source() -> None:
     kinds = {variable["name"]: variable["type"] for variable in BOARD["templating"]["list"]}
     assert kinds["datasource"] == "datasource"
     chosen = {"type": "prometheus", "uid": "${datasource}"}
@@ -109,8 +107,7 @@ def test_panels_have_numbers_of_their_own_and_do_not_lie_on_each_other() -> None
     assert max(x for x, _ in cells) < 24
 
 
-def test_it_shows_what_was_asked_for() -> None:
-    """Held, past alert, overdue; waiters; time held as a heat map; auto-unlocks; the unlockers."""
+def test_the_panels_of_the_dashboard() -> None:
     titles = {panel["title"]: panel for panel in PANELS}
     assert [target["legendFormat"] for target in titles["Locks"]["targets"]][:3] == [
         "held",

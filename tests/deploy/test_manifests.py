@@ -60,8 +60,7 @@ class TestKubernetes:
             kubernetes_validate.validate(document, version, strict=True)
 
     @pytest.mark.parametrize("name", SERVICES)
-    def test_a_pod_has_no_more_rights_than_it_needs(self, name: str) -> None:
-        """All that the Pod Security Standard `restricted` asks for, and a read-only root."""
+    def test_pods_are_restricted(self, name: str) -> None:
         assert not pod(name)["automountServiceAccountToken"]
         # A Service's variables, such as UNLOCKER_PORT, would be taken for options.
         assert not pod(name)["enableServiceLinks"]
@@ -118,10 +117,9 @@ class TestKubernetes:
         assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
 
     @pytest.mark.parametrize("name", SERVICES)
-    def test_a_service_runs_with_what_it_is_given_and_its_probes_pass(
+    def test_the_commands_and_probes_of_the_manifest_work(
         self, name: str, etcd: Etcd, tmp_path: Path
     ) -> None:
-        """Its very command and variables; only addresses and mounted folders are replaced."""
         spec = container(name)
         given = {variable["name"]: variable["value"] for variable in spec["env"]}
         mounted = {mount["mountPath"]: tmp_path for mount in spec["volumeMounts"]}
@@ -154,8 +152,7 @@ class TestKubernetes:
         assert (spec["readinessProbe"]["httpGet"]["path"]) == "/readyz"
 
     @pytest.mark.parametrize("name", SERVICES)
-    def test_what_belongs_together_is_named_alike(self, name: str) -> None:
-        """Deployment, Service, Prometheus' job: a wrong label is an empty Service, silently."""
+    def test_labels_and_selectors_match(self, name: str) -> None:
         deployment, service = named("Deployment", name)["spec"], named("Service", name)["spec"]
         labels = deployment["template"]["metadata"]["labels"]
         assert deployment["selector"]["matchLabels"].items() <= labels.items()
@@ -178,8 +175,7 @@ class TestKubernetes:
         for secret in secrets["unlocker"] | secrets["mutexdash"]:
             assert f"create secret generic {secret} " in text, "it is told how to make it"
 
-    def test_nobody_looks_without_a_login(self) -> None:
-        """It does not even start without its users; and it answers to names of its own only."""
+    def test_the_dashboard_requires_a_login(self) -> None:
         env = {variable["name"]: variable["value"] for variable in container("mutexdash")["env"]}
         assert env["MUTEXDASH_AUTH"] == "basic"
         assert env["MUTEXDASH_ALLOWED_HOST"]
@@ -212,8 +208,7 @@ class TestKubernetes:
         assert {port["port"] for rule in out for port in rule["ports"]} == {53, 2379}
         assert all(rule["ports"] for rule in rules)
 
-    def test_what_is_to_be_uncommented_is_valid(self) -> None:
-        """The policies for notifications and for an Ingress, with the marks taken off."""
+    def test_commented_policies_are_valid(self) -> None:
         text = MANIFEST.read_text(encoding="utf-8")
         parts = text.partition("\n# ---\n")[2].split("\n# ---\n")
         assert len(parts) == 2
@@ -228,8 +223,7 @@ class TestKubernetes:
 class TestOperator:
     """What the Prometheus Operator reads. Its schemas are not here: each field is looked at."""
 
-    def test_the_rules_are_those_of_prometheus(self) -> None:
-        """To the letter, and so to promtool, which has seen the file that they are made of."""
+    def test_the_operator_rules_equal_the_prometheus_rules(self) -> None:
         written = operator_rules.OBJECT.read_text(encoding="utf-8")
         assert written == operator_rules.text(), "out of date: make rules"
         found = YAML(typ="safe").load(operator_rules.OBJECT)
@@ -240,7 +234,7 @@ class TestOperator:
         assert found == YAML(typ="safe").load(DEPLOY / "prometheus/links.rules.yml")
 
     @pytest.mark.parametrize("name", SERVICES)
-    def test_pods_are_found_under_the_job_that_the_rules_ask_for(self, name: str) -> None:
+    def test_pod_monitors_use_the_job_of_the_rules(self, name: str) -> None:
         spec = named("PodMonitor", name, MONITORS)["spec"]
         labels = named("Deployment", name)["spec"]["template"]["metadata"]["labels"]
         assert spec.keys() == {"jobLabel", "selector", "podMetricsEndpoints"}
@@ -275,10 +269,7 @@ class TestSystemd:
         systemd_analyze("security", "--offline=true", "--threshold=11", unit)
 
     @pytest.mark.parametrize("name", SERVICES)
-    def test_a_service_says_to_systemd_what_its_unit_waits_for(
-        self, name: str, etcd: Etcd, tmp_path: Path
-    ) -> None:
-        """That it serves, and then that it lives, more often than its watchdog asks for."""
+    def test_services_notify_systemd(self, name: str, etcd: Etcd, tmp_path: Path) -> None:
         text = (DEPLOY / f"systemd/{name}.service").read_text(encoding="utf-8")
         assert "\nType=notify\n" in text
         (patience,) = re.findall(r"^WatchdogSec=(\d+)$", text, re.MULTILINE)

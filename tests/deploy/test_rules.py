@@ -66,8 +66,7 @@ def test_all_alerts_are_there_and_each_is_tested() -> None:
     assert {*re.findall(r'alertname="(\w+)"', "".join(texts.values()))} == WANTED
 
 
-def test_etcd_has_the_metrics_that_rules_are_made_of(etcd: Etcd) -> None:
-    """One that is called otherwise is an alert that never fires."""
+def test_etcd_has_the_metrics_of_the_rules(etcd: Etcd) -> None:
     with urllib.request.urlopen(f"http://{etcd.endpoint}/metrics", timeout=30) as answer:
         there = {*re.findall(r"^(etcd_\w+)", answer.read().decode(), re.MULTILINE)}
     asked = {*re.findall(r"\betcd_\w+", RULES.read_text(encoding="utf-8"))}
@@ -88,7 +87,7 @@ def test_alertmanager_takes_its_file() -> None:
         ({}, "people"),
     ],
 )
-def test_only_what_is_critical_goes_to_the_pager(labels: dict[str, str], receiver: str) -> None:
+def test_only_critical_alerts_page(labels: dict[str, str], receiver: str) -> None:
     words = [f"{label}={value}" for label, value in labels.items()]
     config = f"--config.file={DEPLOY / 'alertmanager/alertmanager.yml'}"
     run(
@@ -97,8 +96,7 @@ def test_only_what_is_critical_goes_to_the_pager(labels: dict[str, str], receive
     )
 
 
-def test_what_an_unlocker_does_not_tell_is_not_held_back_when_all_are_down() -> None:
-    """The rules that are made of others' metrics, and no others."""
+def test_unlocker_down_inhibits_only_alerts_from_unlockers() -> None:
     target = inhibitions("UnlockerDown")[0]["target_matchers"]
     (names,) = [matcher.partition("!~")[2].strip('"') for matcher in target if "!~" in matcher]
     others = {
@@ -149,7 +147,7 @@ def inhibitions(source: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: str(rule["alert"]))
-def test_an_alert_says_how_bad_it_is_and_where_to_go_on(rule: dict[str, Any]) -> None:
+def test_alerts_have_a_severity_and_links(rule: dict[str, Any]) -> None:
     assert rule["labels"]["service"] == "clustermutex"  # what inhibition looks for
     assert rule["labels"]["severity"] in ("warning", "critical", "none")
     assert (rule["labels"]["severity"] == "none") == (rule["alert"] == "Watchdog")
@@ -170,8 +168,7 @@ def test_every_link_leads_to_a_section_of_the_runbook_and_every_section_is_led_t
             assert part in section, f"{section.split()[0]} lacks {part}"
 
 
-def test_where_links_lead_to_is_said_in_one_place() -> None:
-    """A newer file of rules can be put in place without an edit."""
+def test_link_targets_are_set_in_one_place() -> None:
     assert "http://" not in RULES.read_text(encoding="utf-8")
     (rule,) = YAML(typ="safe").load(DEPLOY / "prometheus/links.rules.yml")["groups"][0]["rules"]
     assert rule["record"] == "clustermutex:links:info"

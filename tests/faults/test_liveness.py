@@ -199,16 +199,13 @@ class TestNothingHangsUnnoticed:
             told = iter(lambda: systemd.recv(99), b"STOPPING=1")
             assert set(told) <= {b"WATCHDOG=1"}
 
-    def test_a_dashboard_whose_questions_hang_ends(self, store: EtcdStore) -> None:
+    def test_a_dashboard_with_hanging_requests_ends(self, store: EtcdStore) -> None:
         with program("mutexdash", Settings(location=store.location), "reading hangs") as dash:
             dash.process.send_signal(signal.SIGUSR1)
             wait_until(lambda: "last one ended" in health(dash), what="a word in /healthz")
             assert "reading of the newest announcement hangs" in ends(dash)
 
-    def test_a_process_that_was_stopped_does_not_end_when_it_goes_on(
-        self, store: EtcdStore
-    ) -> None:
-        """All that it did last is long ago then, for a moment."""
+    def test_a_stopped_process_does_not_end_when_it_continues(self, store: EtcdStore) -> None:
         with program("unlocker", Settings(location=store.location)) as service:
             with frozen(service):
                 time.sleep(5)  # longer than a part may be late here
@@ -284,10 +281,9 @@ class TestBlindDashboard:
             wait_until(lambda: said(dash)["connected"], what="it to be back")
             wait_until(lambda: age(dash) < 5, what="a young picture")
 
-    def test_it_sees_by_the_unlockers_signs_of_life_that_its_watch_is_silent(
+    def test_the_dashboard_notices_a_silent_watch_by_announcements(
         self, own_etcd: Etcd, own_store: EtcdStore, figure: Figure
     ) -> None:
-        """And opens the stream anew, which brings what was missed."""
         with (
             program("unlocker", Settings(location=own_store.location)),
             Proxy(own_etcd.endpoint) as proxy,
@@ -304,8 +300,7 @@ class TestBlindDashboard:
             wait_until(lambda: ready(dash), what="readiness again")
             figure(f"shown after {shown:.1f} s, over after {time.monotonic() - silent_at:.1f} s")
 
-    def test_it_says_so_as_long_as_it_is_silent(self, store: EtcdStore) -> None:
-        """And ends, when nothing helps: a new process may have better luck."""
+    def test_a_dashboard_with_a_silent_watch_says_so_and_ends(self, store: EtcdStore) -> None:
         with (
             program("unlocker", Settings(location=store.location)),
             program("mutexdash", Settings(location=store.location), "watch is silent") as dash,
@@ -323,11 +318,7 @@ class TestBlindDashboard:
             assert not said(dash)["connected"]
             assert "the watch has not shown changes" in ends(dash)
 
-    def test_how_old_it_is_comes_with_each_answer_that_nothing_has_changed(
-        self, store: EtcdStore
-    ) -> None:
-        """So the page ticks on, and its ETag stays."""
-
+    def test_a_304_has_the_age_of_the_snapshot(self, store: EtcdStore) -> None:
         with program("mutexdash", Settings(location=store.location)) as dash:
             wait_until(lambda: said(dash)["connected"], what="the watch")
 

@@ -16,7 +16,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(("cases", "seed"), [(16, 1), *soaking((1000, 1000))])
-def test_nothing_is_broken_in_a_process_that_is(cases: int, seed: int, figure: Figure) -> None:
+def test_broken_processes_break_no_promise(cases: int, seed: int, figure: Figure) -> None:
     words = ["--cases", str(cases), "--seed", str(seed)]
     done = subprocess.run(
         [sys.executable, "-m", "tests.breaking.process", *words],
@@ -29,7 +29,7 @@ def test_nothing_is_broken_in_a_process_that_is(cases: int, seed: int, figure: F
     figure(done.stdout.strip())
 
 
-def test_a_push_that_succeeds_when_the_next_holder_has_entered_is_seen() -> None:
+def test_a_push_after_the_next_holder_entered_is_found() -> None:
     def notes(*whats: str) -> list[dict[str, object]]:
         steps = (step.split() for step in whats)
         return [{"what": what, "lock": "a", "token": int(token)} for what, token in steps]

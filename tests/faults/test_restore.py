@@ -54,10 +54,9 @@ def write(server: Etcd, times: int) -> None:
 
 
 @pytest.mark.promise(number=2)
-def test_an_unlocker_that_starts_after_it_removes_nothing_early(
+def test_an_unlocker_started_after_the_restore_removes_nothing_early(
     own_etcd: Etcd, own_store: EtcdStore, tmp_path: Path
 ) -> None:
-    """The push that the backup does not have was confirmed: its holder counts on it for an hour."""
     runtime = Runtime(1800, 3600)
     holder = taker("a", runtime, time.time() - 3700)  # and by the stamps that are back it is due
     uuid, token = take(own_store, holder)
@@ -72,7 +71,7 @@ def test_an_unlocker_that_starts_after_it_removes_nothing_early(
         assert back == pytest.approx(holder.auto_unlock_at), "put back"
 
 
-def test_whoever_runs_notices_by_the_revision(
+def test_a_running_table_notices_the_restore_by_the_revision(
     own_etcd: Etcd, own_store: EtcdStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ClusterMutex("a", store=own_store).acquire()
@@ -93,10 +92,9 @@ def test_whoever_runs_notices_by_the_revision(
         assert table.rows()["a"] is again, "it is counted anew once"
 
 
-def test_whoever_runs_notices_by_the_raft_term(
+def test_a_running_table_notices_the_restore_by_the_raft_term(
     own_etcd: Etcd, own_store: EtcdStore, tmp_path: Path
 ) -> None:
-    """Where the revision is not lower: nothing was written since the backup."""
     for _ in range(3):  # a leader each, and each has a term
         own_etcd.stop()
         own_etcd.start()
@@ -126,10 +124,9 @@ def test_a_restart_is_no_restore(own_etcd: Etcd, own_store: EtcdStore) -> None:
 
 @pytest.mark.promise(number=2)
 @pytest.mark.parametrize("options", [(), BUMP], ids=["as it was", "bumped"])
-def test_an_unlocker_that_ran_all_the_time_removes_nothing_early(
+def test_an_unlocker_running_during_the_restore_removes_nothing_early(
     own_etcd: Etcd, own_store: EtcdStore, tmp_path: Path, options: Sequence[str]
 ) -> None:
-    """It was cut off as the holder pushed last, so that its row looks as after the restore."""
     asked = ["snapshot", "restore", "--help"]
     done = subprocess.run([restoring(own_etcd), *asked], capture_output=True, text=True)
     if "--bump-revision" not in done.stdout + done.stderr:

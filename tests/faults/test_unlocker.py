@@ -59,9 +59,7 @@ def guarded(etcd_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     ],
     ids=["no user", "wrong password", "no role"],
 )
-def test_missing_rights_are_told_in_one_line_at_the_start(
-    guarded: str, user: str, words: str
-) -> None:
+def test_missing_rights_are_one_line_at_the_start(guarded: str, user: str, words: str) -> None:
     options = ["--listen", "127.0.0.1:0", "--url", f"etcd://{guarded}"]
     env = {"ETCDCTL_USER": user} if user else {}
     done = run_to_end(*UNLOCKER, *options, env=env, status=1)
@@ -69,8 +67,7 @@ def test_missing_rights_are_told_in_one_line_at_the_start(
     assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
-def test_an_etcd_that_comes_back_empty(own_etcd: Etcd, own_store: EtcdStore) -> None:
-    """The locks of before are gone; those taken since are watched, and have all their time."""
+def test_an_emptied_etcd(own_etcd: Etcd, own_store: EtcdStore) -> None:
     with when_ready(unlocker(Settings(location=own_store.location))) as service:
         for number in range(5):
             mutex(own_store, f"old {number}", 600)
@@ -95,8 +92,7 @@ def test_an_etcd_that_comes_back_empty(own_etcd: Etcd, own_store: EtcdStore) -> 
         assert "Traceback" not in log
 
 
-def test_an_etcd_that_does_not_tell_its_time(own_etcd: Etcd, own_store: EtcdStore) -> None:
-    """One whose port speaks gRPC alone: people are called for four keys, and can read why."""
+def test_an_etcd_without_a_clock(own_etcd: Etcd, own_store: EtcdStore) -> None:
     location = own_store.location
     with Relay(own_etcd.endpoint) as line:
         line.change = lambda said: said.replace(b"\r\nDate:", b"\r\nEtad:")

@@ -73,20 +73,18 @@ def wait_for_nothing(servers: Servers, name: str = NAME) -> None:
 class TestSilence:
     """Servers that hang: what they were sent, they may do whenever they like."""
 
-    def test_a_take_that_a_minority_answered_is_none(
+    def test_a_take_answered_by_a_minority_takes_nothing(
         self, five: Servers, store: ValkeyStore, other: ValkeyStore
     ) -> None:
-        """It arrives late at three, and takes nothing."""
         assert has(store) is None  # all connections stand
         with frozen(*five.all[:3]), pytest.raises(StoreUnavailable, match="no answer"):
             ask(store, Take(holder()), 1.0)
         wait_for_nothing(five)
         take(other)
 
-    def test_what_undoes_a_try_does_not_undo_the_next(
+    def test_withdrawing_one_try_does_not_withdraw_the_next(
         self, five: Servers, store: ValkeyStore
     ) -> None:
-        """The same acquisition tries again at once, under its uuid; all of it arrives later."""
         assert has(store) is None
         mine = holder()
         with frozen(*five.all[:3]), suppress(StoreUnavailable):
@@ -97,8 +95,7 @@ class TestSilence:
         assert has(store) == uuid
         assert isinstance(ask(store, Push(NAME, uuid, Stamps(2.0, 3.0), token)), Done)
 
-    def test_what_undoes_a_try_names_it(self, five: Servers, store: ValkeyStore) -> None:
-        """The undoing of a try comes late, after the next one has it; so does the try itself."""
+    def test_a_withdrawal_names_its_try(self, five: Servers, store: ValkeyStore) -> None:
         mine = holder()
         for _ in range(2):  # the second has a number of its own
             uuid, _ = take(store, mine)
@@ -110,10 +107,9 @@ class TestSilence:
         take(store, mine)
         assert stands(five) == [uuid] * 5
 
-    def test_a_release_goes_on_where_it_was_not_answered(
+    def test_an_unanswered_release_is_retried(
         self, five: Servers, store: ValkeyStore, other: ValkeyStore
     ) -> None:
-        """It is none before a majority has confirmed it."""
         uuid, _ = take(store)
         with frozen(*five.all[:3]):
             with pytest.raises(StoreUnavailable):
@@ -124,7 +120,7 @@ class TestSilence:
         wait_for_nothing(five)
         take(other)
 
-    def test_a_release_is_owed_to_servers_that_are_down(
+    def test_a_release_is_sent_later_to_servers_that_were_down(
         self, five: Servers, store: ValkeyStore
     ) -> None:
         uuid, _ = take(store)
@@ -135,10 +131,9 @@ class TestSilence:
             server.start()
         wait_for_nothing(five)
 
-    def test_a_push_that_a_minority_did_is_not_confirmed(
+    def test_a_push_done_by_a_minority_is_not_confirmed(
         self, five: Servers, store: ValkeyStore
     ) -> None:
-        """The holder's deadline stays, and it is told when that has come."""
         told: list[LockLost] = []
         held = ClusterMutex(
             NAME, store=store, expected_runtime=0.5, auto_unlock_after=2.0, on_lost=told.append
@@ -193,7 +188,7 @@ class TestExpiry:
 
 
 class TestHints:
-    def test_only_a_confirmed_release_is_told(
+    def test_only_a_confirmed_release_is_published(
         self, five: Servers, store: ValkeyStore, other: ValkeyStore
     ) -> None:
         events: list[WatchEvent] = []
@@ -218,9 +213,7 @@ def refusal(store: ValkeyStore, request: Request) -> str:
 class TestMemory:
     """What a server remembers, and what it does when it does not."""
 
-    def test_scripts_that_were_forgotten_are_sent_again(
-        self, five: Servers, store: ValkeyStore
-    ) -> None:
+    def test_flushed_scripts_are_sent_again(self, five: Servers, store: ValkeyStore) -> None:
         with ClusterMutex(NAME, store=store, expected_runtime=60) as held:
             five.command("SCRIPT", "FLUSH")
             held.alive(force=True)
@@ -228,8 +221,9 @@ class TestMemory:
         assert stands(five) == []
 
     @pytest.mark.parametrize("always", [True, False])
-    def test_a_restart_counts_as_what_it_is(self, tmp_path: Path, always: bool) -> None:
-        """With its data it goes on; else it gives nothing for as long as somebody may hold it."""
+    def test_a_restarted_server_votes_only_with_its_data(
+        self, tmp_path: Path, always: bool
+    ) -> None:
         with running(tmp_path, 1, always=always) as one, one.store(longest=3.0) as store:
             held = ClusterMutex(NAME, store=store, **BRIEF)
             held.acquire()
@@ -246,8 +240,7 @@ class TestMemory:
             assert time.monotonic() - taken_at > 3
             assert not held.healthy
 
-    def test_what_else_answers_at_its_address_is_told_and_gives_way(self, tmp_path: Path) -> None:
-        """A web server, or what stands before a network that is cut; then it is itself again."""
+    def test_another_program_at_the_address_is_reported(self, tmp_path: Path) -> None:
         with running(tmp_path, 1) as one, one.store() as store:
             uuid, _ = take(store)
             one.all[0].kill()
@@ -260,8 +253,7 @@ class TestMemory:
             wait_until(lambda: not store.warnings_for_display(), what="the server")
             assert has(store) == uuid
 
-    def test_one_that_was_emptied_while_it_runs_is_noticed(self, tmp_path: Path) -> None:
-        """By the sentinel: its process and its uptime are what they were."""
+    def test_a_server_emptied_while_it_runs_is_noticed(self, tmp_path: Path) -> None:
         with running(tmp_path, 1) as one, one.store() as store:
             uuid, token = take(store)
             one.all[0].command("FLUSHALL")
@@ -278,8 +270,7 @@ class TestMemory:
             assert not store.warnings_for_display()
             take(store)
 
-    def test_a_minority_that_was_emptied_gives_nothing_twice(self, tmp_path: Path) -> None:
-        """The holder has three votes left, the other servers' are no majority without them."""
+    def test_an_emptied_minority_grants_no_held_lock(self, tmp_path: Path) -> None:
         with running(tmp_path, 5, always=False) as five, five.store() as store:
             with frozen(*five.all[3:]):
                 uuid, _ = take(store)
@@ -293,7 +284,7 @@ class TestMemory:
     @pytest.mark.parametrize(
         "how", [{"always": False}, {"options": ("--no-appendfsync-on-rewrite", "yes")}]
     )
-    def test_one_that_does_not_write_all_down_or_puts_it_off_is_named(
+    def test_a_server_without_full_persistence_is_named(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture, how: dict[str, Any]
     ) -> None:
         with running(tmp_path, 1, **how) as one, one.store(vouched=False) as store:
@@ -342,10 +333,9 @@ class TestErrors:
         ],
         ids=["NOAUTH", "WRONGPASS", "no password", "cluster"],
     )
-    def test_what_a_server_refuses_is_said_at_once(
+    def test_a_refusal_of_a_server_is_reported_at_once(
         self, tmp_path: Path, options: tuple[str, ...], how: dict[str, str], words: str
     ) -> None:
-        """With what to do about it, and without retrying for ever."""
         if (
             "--cluster-enabled" in options
         ):  # else by 10,000 more than its own port, which may be had
@@ -363,7 +353,7 @@ class TestErrors:
             store.close()
             server.stop()
 
-    def test_nobody_there_says_so(self, tmp_path: Path) -> None:
+    def test_no_server_is_connection_refused(self, tmp_path: Path) -> None:
         with running(tmp_path, 1) as one:
             pass
         store = opened(one.place())

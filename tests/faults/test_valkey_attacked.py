@@ -62,8 +62,7 @@ def all_vote(store: ValkeyStore, number: int = 5) -> None:
 
 
 class TestPushes:
-    def test_of_two_with_one_number_the_later_stamps_stand(self, five: Servers) -> None:
-        """Two processes may hit upon one: what is read is what leaves the holder more time."""
+    def test_of_two_pushes_with_one_number_the_later_stamps_count(self, five: Servers) -> None:
         key = KeyNames(five.root).lock(NAME)
         with five.store() as store:
             take(store)
@@ -73,8 +72,7 @@ class TestPushes:
                 server.command("HSET", key, "push", "1", *stamps)
             assert held(store).alert_at == 3000.0
 
-    def test_servers_that_missed_a_push_do_not_keep_a_lock(self, five: Servers) -> None:
-        """Its holder crashed after a push that two did; of the others one is down."""
+    def test_servers_that_missed_a_push_do_not_keep_the_lock(self, five: Servers) -> None:
         with five.store() as store, five.store() as other:
             uuid, token = take(store)
             for server in five.all[2:]:
@@ -90,11 +88,7 @@ class TestPushes:
             take(other)
             five.all[4].start()
 
-    def test_processes_that_share_a_uuid_do_not_share_numbers(self, five: Servers) -> None:
-        """`clustermutex alive` failed twice, with two of five; its third call does not know it.
-
-        A remover that saw what failed must see that something came after it.
-        """
+    def test_processes_with_one_uuid_do_not_share_push_numbers(self, five: Servers) -> None:
         with five.store() as first:
             uuid, token = take(first)
         for at in ([0], [1]):
@@ -110,8 +104,7 @@ class TestPushes:
             assert now.alert_at == 9e3
             assert max(now.stamp_revisions) > max(seen.stamp_revisions)
 
-    def test_a_number_that_nobody_can_follow_is_an_error(self, five: Servers) -> None:
-        """And no reason to push for ever."""
+    def test_a_too_large_push_number_is_an_error(self, five: Servers) -> None:
         with five.store() as store:
             uuid, token = take(store)
             five.command("HSET", KeyNames(five.root).lock(NAME), "push", "9" * 14)
@@ -162,8 +155,7 @@ class TestRemovers:
         wait_until(lambda: self.records(servers, uuid) == one, what="one record")
 
     @pytest.mark.parametrize("first", [[0], [0, 1]], ids=["one", "two"])
-    def test_who_has_most_has_removed_it(self, three: Servers, first: list[int]) -> None:
-        """The other one is told by whom it was, and its record makes way for that."""
+    def test_the_remover_with_most_servers_wins(self, three: Servers, first: list[int]) -> None:
         with three.store(vouched=False) as store:
             mine, uuid, _ = taken(store)
             ours = removal(mine)
@@ -181,7 +173,7 @@ class TestRemovers:
             assert removal_of(store, mine).removed_by == winner.removed_by
             self.one_record(three, uuid, winner)
 
-    def test_two_at_once_agree_on_which_of_them_it_was(self, three: Servers) -> None:
+    def test_two_concurrent_removers_agree_on_the_winner(self, three: Servers) -> None:
         with three.store(vouched=False) as store, three.store(vouched=False) as other:
             for _ in range(10):
                 mine, uuid, _ = taken(store)
@@ -200,8 +192,7 @@ class TestRemovers:
                 self.one_record(three, uuid, both[done[0]][1])
 
     @pytest.mark.parametrize("what", ["pushed", "released"])
-    def test_what_is_not_to_be_removed_leaves_no_record(self, five: Servers, what: str) -> None:
-        """Though one server, which did not get the push or the release, gives it to the remover."""
+    def test_a_refused_removal_leaves_no_record(self, five: Servers, what: str) -> None:
         with five.store() as store:
             mine, uuid, token = taken(store)
             keys, most, last = KeyNames(five.root), Servers(five.all[:4]), five.all[4]
@@ -220,7 +211,7 @@ class TestRemovers:
 
 
 class TestServers:
-    def test_one_under_two_names_is_noticed(self, tmp_path: Path) -> None:
+    def test_one_server_under_two_names_is_noticed(self, tmp_path: Path) -> None:
         with running(tmp_path, 1, always=False) as one:
             port = one.all[0].port
             place = ValkeyLocation((f"127.0.0.1:{port}", f"localhost:{port}"), one.root)
@@ -231,8 +222,7 @@ class TestServers:
                 ask(store, Take(holder()), 5)
 
     @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-lru"])
-    def test_one_that_may_drop_locks_has_no_vote(self, tmp_path: Path, policy: str) -> None:
-        """They expire, so that each policy takes them; the sentinel stays."""
+    def test_a_server_that_may_evict_locks_has_no_vote(self, tmp_path: Path, policy: str) -> None:
         with running(tmp_path, 1, options=("--maxmemory-policy", policy)) as one:
             store = opened(one.place())
             with pytest.raises(StoreError, match="set maxmemory-policy noeviction"):
@@ -283,7 +273,7 @@ class TestEndlessAnswers:
 class TestOneKey:
     """A name at which another program has something."""
 
-    def test_it_harms_no_other_lock(self, five: Servers) -> None:
+    def test_a_broken_key_harms_no_other_lock(self, five: Servers) -> None:
         with five.store() as store:
             five.command("SET", KeyNames(five.root).lock("bad"), "x")
             for _ in range(5):
@@ -293,7 +283,7 @@ class TestOneKey:
                     held.alive(force=True)
                 assert not any(store.votes().values())
 
-    def test_what_can_not_be_undone_there_holds_up_nothing(self, five: Servers) -> None:
+    def test_a_broken_key_delays_no_withdrawal(self, five: Servers) -> None:
         with five.store() as store:
             with ClusterMutex(NAME, store=store):
                 five.all[4].command("SET", KeyNames(five.root).lock("bad"), "x")
@@ -357,7 +347,7 @@ class TestRegrants:
     def stands(servers: Servers) -> list[int]:
         return servers.command("EXISTS", KeyNames(servers.root).lock(NAME))
 
-    def test_servers_that_are_emptied_one_after_the_other_end_no_lock(self, five: Servers) -> None:
+    def test_servers_emptied_one_after_the_other_end_no_lock(self, five: Servers) -> None:
         key = KeyNames(five.root).lock(NAME)
         with five.store() as store:
             mine, uuid, token = taken(store, backtrace="x" * 9000)
@@ -375,15 +365,14 @@ class TestRegrants:
             left = partial(five.command, "KEYS", f"{five.root}/[lw]*")
             wait_until(lambda: left() == [[]] * 5, what="nothing left")
 
-    def test_a_lock_that_is_never_auto_unlocked_gets_it_back_for_good(self, five: Servers) -> None:
+    def test_a_lock_without_auto_unlock_is_restored_for_good(self, five: Servers) -> None:
         with five.store() as store:
             _, uuid, token = taken(store, **NEVER)
             self.empty(five.all[3:], store)
             assert isinstance(ask(store, Push(NAME, uuid, Stamps(1.0, None), token)), Done)
             assert five.command("PTTL", KeyNames(five.root).lock(NAME)) == [-1] * 5
 
-    def test_a_majority_that_has_forgotten_gets_nothing_back(self, five: Servers) -> None:
-        """What a push gives would make it true."""
+    def test_an_emptied_majority_gets_nothing_restored(self, five: Servers) -> None:
         with five.store() as store:
             _, uuid, token = taken(store)
             self.empty(five.all[2:], store)
@@ -391,8 +380,7 @@ class TestRegrants:
             assert self.stands(five) == [1, 1, 0, 0, 0]
 
     @pytest.mark.parametrize("meanwhile", ["expired", "removed", "released", "another's"])
-    def test_what_arrives_late_brings_no_lock_to_life(self, five: Servers, meanwhile: str) -> None:
-        """That was another's since, or is over, or where another one is only trying."""
+    def test_late_requests_restore_no_lock(self, five: Servers, meanwhile: str) -> None:
         expires = meanwhile == "expired"
         last, key = Servers(five.all[3:]), KeyNames(five.root).lock(NAME)
         with ExitStack() as stack:
@@ -431,7 +419,7 @@ class TestRegrants:
             else:
                 wait_until(lambda: self.stands(five) == [0] * 5, what="the end of all of it")
 
-    def test_people_are_told_on_how_few_servers_a_lock_is(self, five: Servers) -> None:
+    def test_the_number_of_servers_of_a_lock_is_shown(self, five: Servers) -> None:
         with five.store() as store:
             _, uuid, token = taken(store)
             self.empty(five.all[3:], store)

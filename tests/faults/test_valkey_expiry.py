@@ -42,8 +42,7 @@ def names(store: ValkeyStore) -> list[str]:
     return store.names("", 10, Deadline.after(PATIENCE))
 
 
-def test_that_it_has_expired_is_on_record(store: ValkeyStore, other: ValkeyStore) -> None:
-    """As soon as somebody wants it: a majority still knows whose it was, and nobody has it."""
+def test_an_expiry_is_recorded(store: ValkeyStore, other: ValkeyStore) -> None:
     mine = holder(auto_unlock_after=0.5, backtrace="x" * 9000)
     uuid, token = take(store, mine)
     wait_until(lambda: has(other) is None, what="the expiry")
@@ -58,7 +57,7 @@ def test_that_it_has_expired_is_on_record(store: ValkeyStore, other: ValkeyStore
     assert outcome.removal == removal
 
 
-def test_a_push_in_time_keeps_it(store: ValkeyStore) -> None:
+def test_a_push_in_time_keeps_the_lock(store: ValkeyStore) -> None:
     uuid, token = take(store, holder(auto_unlock_after=60.0))
     assert not isinstance(ask(store, Push(NAME, uuid, Stamps(2.0, 3.0), token)), NotHolder)
     assert has(store) == uuid
@@ -66,19 +65,16 @@ def test_a_push_in_time_keeps_it(store: ValkeyStore) -> None:
     unlock(store, uuid)
 
 
-def test_one_that_is_never_auto_unlocked_does_not_expire(
-    three: Servers, store: ValkeyStore
-) -> None:
+def test_a_lock_without_auto_unlock_does_not_expire(three: Servers, store: ValkeyStore) -> None:
     uuid, _ = take(store, holder(**NEVER))
     assert three.command("PTTL", store.keys.lock(NAME)) == [-1] * 3
     assert has(store) == uuid
     unlock(store, uuid)
 
 
-def test_what_was_released_has_not_expired(
+def test_a_released_lock_has_not_expired(
     three: Servers, store: ValkeyStore, other: ValkeyStore
 ) -> None:
-    """Though a server that was away for it still has it."""
     uuid, _ = take(store, holder(auto_unlock_after=1.0))
     key = store.keys.lock(NAME)
     left = three.all[0].command("DUMP", key)
@@ -88,7 +84,7 @@ def test_what_was_released_has_not_expired(
     assert read(other, NAME, uuid).removal is None
 
 
-def test_of_what_another_one_takes_its_holder_tries_again_in_vain(
+def test_the_former_holder_of_an_expired_lock_can_not_retake_it(
     store: ValkeyStore, other: ValkeyStore
 ) -> None:
     mine = holder(auto_unlock_after=0.5)

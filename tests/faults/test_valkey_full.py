@@ -51,10 +51,7 @@ def full(servers: Servers) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_what_keeps_or_frees_a_lock_needs_no_memory(
-    tmp_path: Path, binary: str, number: int
-) -> None:
-    """Each program with the least rights that it needs; takes alone are refused."""
+def test_pushes_and_releases_need_no_memory(tmp_path: Path, binary: str, number: int) -> None:
     with running(tmp_path, number, binary) as some, some.store() as other:
         set_up(some, *(word for kind, user in USERS.items() for word in (f"--{kind}", user)))
 
@@ -104,9 +101,7 @@ def test_a_take_over_is_refused_and_changes_nothing(tmp_path: Path, binary: str)
         assert has(store, "a") == again.uuid
 
 
-def test_a_lock_that_is_never_auto_unlocked_is_kept(tmp_path: Path, binary: str) -> None:
-    """Also if the memory is full between its two steps; what was not given leaves nothing."""
-
+def test_a_lock_without_auto_unlock_is_kept(tmp_path: Path, binary: str) -> None:
     def fill(said: bytes) -> bytes:
         if b"$5\r\ntaken\r\n" in said:  # the answer to the first step
             one.command("CONFIG", "SET", "maxmemory", "1")
@@ -128,10 +123,7 @@ def test_a_lock_that_is_never_auto_unlocked_is_kept(tmp_path: Path, binary: str)
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_a_server_that_is_full_from_its_start_keeps_locks(
-    tmp_path: Path, binary: str, number: int
-) -> None:
-    """It notes that it is another process, and is given back what it has lost."""
+def test_a_server_full_from_its_start_keeps_locks(tmp_path: Path, binary: str, number: int) -> None:
     with running(tmp_path, number, binary) as some, some.store() as store:
         uuid, _ = take(store, holder("a"))
         if number > 1:
@@ -145,8 +137,7 @@ def test_a_server_that_is_full_from_its_start_keeps_locks(
         wait_until(lambda: some.command("HGET", key, "uuid") == [uuid.encode()] * number)
 
 
-def test_an_unlocker_whose_store_takes_no_writes_is_not_ready(tmp_path: Path) -> None:
-    """And doctor says what the servers refuse. Both go on when these write again."""
+def test_an_unlocker_on_a_read_only_store_is_not_ready(tmp_path: Path) -> None:
     with running(tmp_path, 1, always=False, options=CAN_MOVE) as one, one.store():
         settings = Settings(location=one.place())
 
@@ -188,7 +179,7 @@ def unsaved(servers: Servers) -> Iterator[None]:
             server.command("BGSAVE")
 
 
-def test_a_release_that_a_full_disk_refused_is_done_soon_after(tmp_path: Path) -> None:
+def test_a_release_refused_by_a_full_disk_is_retried(tmp_path: Path) -> None:
     with running(tmp_path, 1, always=False, options=CAN_MOVE) as one, one.store() as store:
         held = ClusterMutex("a", store=store, expected_runtime=600).acquire()
         assert held is not None

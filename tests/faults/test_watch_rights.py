@@ -71,13 +71,12 @@ def test_a_stale_token_is_replaced(
     assert "etcd refuses the watch on" not in caplog.text
 
 
-def test_a_table_that_may_not_follow_says_so(
+def test_a_table_without_the_right_to_watch_says_so(
     guarded: Guarded,
     stores: Stores,
     ann: EtcdStore,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is not up to date, whatever the stream; and is when it has got the right."""
     server, etcdctl = guarded
     store = stores(server.endpoint, root=ROOT, user="parts", password="parts")
     table = Table(store)
@@ -114,10 +113,9 @@ def test_a_table_that_may_not_follow_says_so(
         unlocker.stop()
 
 
-def test_who_waits_without_the_right_looks_once_a_second(
+def test_a_waiter_without_the_right_to_watch_polls_once_a_second(
     guarded: Guarded, stores: Stores, figure: Figure
 ) -> None:
-    """However often it asks to watch again, it is told only a second later."""
     store = stores(guarded[0].endpoint, root="/elsewhere", user="ann", password="ann")
     told: list[float] = []
 
@@ -135,10 +133,9 @@ def test_who_waits_without_the_right_looks_once_a_second(
     assert took > 2.9
 
 
-def test_a_waiter_that_has_lost_its_right_is_told(
+def test_a_waiter_whose_right_was_revoked_gets_an_error(
     guarded: Guarded, stores: Stores, ann: EtcdStore
 ) -> None:
-    """Its watch breaks, can't be begun again, and its own look is refused as well."""
     server, etcdctl = guarded
     etcdctl("user", "add", "bob:bob")
     etcdctl("user", "grant-role", "bob", "ann")

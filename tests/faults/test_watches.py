@@ -39,10 +39,9 @@ def compact(etcdctl: Etcdctl, revision: int) -> None:
     etcdctl("compaction", "--physical", str(revision))
 
 
-def test_whoever_was_away_when_it_was_compacted_finds_out(
+def test_a_client_cut_off_during_a_compaction_catches_up(
     etcd: Etcd, cable: Relay, stores: Stores, etcdctl: Etcdctl, figure: Figure
 ) -> None:
-    """A waiter that it is its turn, a holder its loss, a table what has changed."""
     away, other = stores(cable.endpoint), stores(etcd.endpoint)
     losses: list[LockLost] = []
     held = ClusterMutex("held", store=away, on_lost=losses.append)

@@ -91,7 +91,7 @@ class TestCancelling:
 
 class TestCrowd:
     @pytest.mark.parametrize("crowd", [200, *soaking(1000)])
-    def test_a_crowd_of_tasks_on_one_loop(
+    def test_many_tasks_on_one_loop_get_the_lock_in_order(
         self,
         crowd: int,
         own_etcd: Etcd,
@@ -100,7 +100,6 @@ class TestCrowd:
         monkeypatch: pytest.MonkeyPatch,
         figure: Figure,
     ) -> None:
-        """Each gets it once, in the order of the line, one at a time; nothing is left."""
         monkeypatch.setattr(timeouts, "STORE_TIMEOUT_S", 60.0)  # so many by one busy thread
         got: list[str] = []
         inside = [0]
@@ -176,15 +175,13 @@ class TestOutage:
         run(main())
         assert left_over(own_etcdctl, "/clustermutex") == ""
 
-    def test_nobody_waits_for_the_time_limits_of_others(
+    def test_each_task_ends_at_its_own_timeout(
         self,
         own_etcd: Etcd,
         own_store: ServiceStore,
         figure: Figure,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """A crowd wants a lease that nobody can be asked for, a patient one first of all."""
-
         async def main() -> None:
             async def work() -> None:
                 with pytest.raises(StoreUnavailable):
@@ -209,10 +206,9 @@ class TestOutage:
         run(main())
 
 
-def test_a_hundred_tasks_want_one_token(
+def test_a_hundred_tasks_share_one_token(
     own_etcd: Etcd, own_etcdctl: Etcdctl, figure: Figure
 ) -> None:
-    """And one more when that has become invalid."""
     own_etcdctl("user", "add", "root:secret")
     own_etcdctl("auth", "enable")
     store = etcd_store(Settings((own_etcd.endpoint,), user="root", password="secret"))
@@ -254,8 +250,7 @@ def open_files() -> int:
 
 
 class TestLoops:
-    def test_one_after_the_other(self, store: ServiceStore) -> None:
-        """Each has connections of its own, and the old ones go with their loops."""
+    def test_event_loops_one_after_the_other(self, store: ServiceStore) -> None:
         run(two_in_turn(store, "x"))
         before = open_files()
         for _ in range(8):
@@ -279,8 +274,7 @@ class TestLoops:
             assert not each.is_alive()
         assert left_over(etcdctl, root) == ""
 
-    def test_a_connection_of_somebody_elses(self, etcd: Etcd, root: str) -> None:
-        """That of an `etcd3` client: its calls are of the threads' kind, and serve a loop, too."""
+    def test_the_connection_of_an_etcd3_client_serves_a_loop(self, etcd: Etcd, root: str) -> None:
         import etcd3
 
         client = etcd3.client(port=etcd.port)

@@ -172,24 +172,19 @@ def test_children_of_a_fork(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize("parent", ["waits", "acquires"])
-def test_a_fork_s_child_withdraws_nothing_that_its_parent_waits_for(
-    settings: Settings, parent: str
-) -> None:
-    """The child cancels its copy of the waiting task while the parent waits, or has the lock."""
+def test_a_forked_child_withdraws_nothing_of_its_parent(settings: Settings, parent: str) -> None:
     with program(FORK_BESIDE_A_WAITER, settings, parent) as running:
         said, _ = running.communicate(timeout=90)
     assert (running.returncode, said) == (0, "fine\n")
 
 
-def test_a_thread_that_grpc_can_not_start_does_not_end_the_process(settings: Settings) -> None:
-    """gRPC never tries again: the loop's requests are the threads' from then on."""
+def test_a_refused_grpc_thread_does_not_end_the_process(settings: Settings) -> None:
     with program(NO_POLLER, settings) as running:
         said, _ = running.communicate(timeout=90)
     assert (running.returncode, said) == (0, "fine\n")
 
 
-def test_a_lock_that_outlives_its_loop(settings: Settings, etcdctl: Etcdctl) -> None:
-    """It is pushed on, and a loss is told, though no loop runs."""
+def test_a_lock_outlives_its_event_loop(settings: Settings, etcdctl: Etcdctl) -> None:
     with program(LOOP_GONE, settings) as running:
         assert running.stdout is not None
         assert running.stdout.readline() == "pushed\n"
@@ -203,10 +198,9 @@ def test_a_lock_that_outlives_its_loop(settings: Settings, etcdctl: Etcdctl) -> 
 
 
 @pytest.mark.parametrize("how", ["free", "held", "left", "interrupt", "frozen"])
-def test_the_end_with_tasks_that_wait(
+def test_the_program_ends_with_waiting_tasks(
     how: str, own_etcd: Etcd, own_etcdctl: Etcdctl, figure: Figure
 ) -> None:
-    """Soon, without a complaint."""
     settings = Settings((own_etcd.endpoint,))
     with program(PENDING, settings, how) as running, contextlib.ExitStack() as stack:
         assert running.stdout is not None

@@ -163,14 +163,13 @@ class TestTokens:
         table.stop()
         assert served(guarded.server)["Authenticate"] > before + 40  # those of `outlive_tokens`
 
-    def test_changes_of_users_in_a_row_disturb_nobody(
+    def test_repeated_changes_of_users_disturb_no_client(
         self,
         guarded: Guarded,
         opened: Opener,
         figure: Figure,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
-        """Each makes all tokens of the JWT kind stale, as when `setup-auth` is run."""
         store = opened(guarded.settings())
         failures: list[Exception] = []
         cycles = 0
@@ -209,7 +208,7 @@ class TestRefusals:
             (None, None, "This etcd asks for a user: set ETCDCTL_USER and ETCDCTL_PASSWORD"),
         ],
     )
-    def test_who_is_not_let_in_is_told_at_once(
+    def test_a_refused_login_fails_at_once(
         self,
         guarded: Guarded,
         opened: Opener,
@@ -218,7 +217,6 @@ class TestRefusals:
         password: str | None,
         said: str,
     ) -> None:
-        """No waiting for what won't change, and nothing to clean up afterwards: it was refused."""
         store = opened(guarded.settings(user, password))
         began = time.monotonic()
         with pytest.raises(StoreError, match=said):
@@ -239,8 +237,7 @@ class TestRefusals:
         assert f"clustermutex setup-auth --root {ROOT}" in text
         assert ClusterMutex("x", store=bob).holder() is None  # that he may
 
-    def test_a_right_that_is_taken_away(self, guarded: Guarded, opened: Opener) -> None:
-        """Under a held lock: `alive(force=True)` says it, without it the lock stays held."""
+    def test_a_right_revoked_under_a_held_lock(self, guarded: Guarded, opened: Opener) -> None:
         guarded.as_root("user", "add", "eve:of-eve")
         guarded.as_root("user", "grant-role", "eve", "ann")
         held = ClusterMutex("taken away", store=opened(guarded.settings("eve")))
@@ -255,8 +252,7 @@ class TestRefusals:
 
 
 class TestChanges:
-    def test_a_password_that_is_changed(self, guarded: Guarded, opened: Opener) -> None:
-        """Who holds a lock is told to check it; with the new one all goes on."""
+    def test_a_password_changed_under_a_held_lock(self, guarded: Guarded, opened: Opener) -> None:
         guarded.as_root("user", "add", "dan:of-dan")
         guarded.as_root("user", "grant-role", "dan", "ann")
         held = ClusterMutex("changed", store=opened(guarded.settings("dan")))
@@ -300,14 +296,13 @@ class TestChanges:
             held.release()
         waiter.release()
 
-    def test_who_has_a_certificate_and_a_user_is_that_user(
+    def test_the_user_beats_the_certificate(
         self, etcd_binary: str, tmp_path: Path, opened: Opener
     ) -> None:
-        """A request without a token counts as the certificate's user, who may do nothing here."""
         authority = Authority(tmp_path)
-        places = (etcd_binary, tmp_path / "data", tmp_path / "etcd.log")
+        stores = (etcd_binary, tmp_path / "data", tmp_path / "etcd.log")
         server, client = authority.issue("127.0.0.1"), authority.issue(user="somebody")
-        with TlsEtcd(authority, server, *places, ask_clients=True) as etcd:
+        with TlsEtcd(authority, server, *stores, ask_clients=True) as etcd:
             tls = (authority.cacert, client.cert, client.key)
             flags = map("{}={}".format, ("--cacert", "--cert", "--key"), tls)
             etcdctl = partial(etcdctl_of(etcd), *flags)

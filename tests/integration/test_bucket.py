@@ -34,7 +34,7 @@ def store(settings: Settings) -> Iterator[ServiceStore]:
 
 
 @pytest.mark.parametrize("kind", [ClusterMutex, AsyncClusterMutex])
-def test_what_a_bucket_can_t_do_is_said_before_anything_is_taken(
+def test_missing_capabilities_of_a_bucket_are_errors_before_a_take(
     server: BucketServer, store: ServiceStore, kind: Callable[..., ClusterMutex]
 ) -> None:
     mutex = kind("x", store=store)

@@ -118,10 +118,9 @@ def store(server: BucketServer) -> Iterator[ServiceStore]:
 @pytest.mark.usefixtures("_account")
 class TestServiceAccount:
     @pytest.mark.parametrize("emulator", ["", "http://127.0.0.1:9"])
-    def test_its_token_goes_with_each_request(
+    def test_the_token_is_sent_with_each_request(
         self, server: BucketServer, tokens: Tokens, monkeypatch: pytest.MonkeyPatch, emulator: str
     ) -> None:
-        """To the endpoint, whatever stands for an emulator, and past any proxy."""
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator)
         for variable in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
             monkeypatch.setenv(variable, "http://127.0.0.1:9")
@@ -132,10 +131,9 @@ class TestServiceAccount:
         assert [asked.method for asked in server.asked] == ["POST", "PATCH", "DELETE"]
         assert tokens.given == ["token-0"]
 
-    def test_netrc_does_not_replace_it(
+    def test_netrc_does_not_replace_the_token(
         self, server: BucketServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The environment's certificates are used all the same: see `test_tries` for a proxy."""
         authority, netrc = Authority(tmp_path), tmp_path / "netrc"
         netrc.write_text("default login bob password secret\n")
         netrc.chmod(0o600)
@@ -147,10 +145,9 @@ class TestServiceAccount:
             pass
         assert {asked.headers["Authorization"] for asked in server.asked} == {"Bearer token-0"}
 
-    def test_one_that_is_no_longer_accepted_is_renewed(
+    def test_a_refused_token_is_renewed(
         self, server: BucketServer, store: ServiceStore, tokens: Tokens
     ) -> None:
-        """What was answered by 401 was not done, so it is asked again, and is no doubt."""
         server.token = "token-0"
         mutex = ClusterMutex("x", store=store)
         mutex.acquire()
@@ -160,7 +157,7 @@ class TestServiceAccount:
         assert tokens.given == ["token-0", "token-1"]
         assert server.bucket.names() == []
 
-    def test_who_gets_none_is_told_so(
+    def test_a_refused_token_request_is_explained(
         self, server: BucketServer, store: ServiceStore, tokens: Tokens
     ) -> None:
         tokens.status = 400
@@ -170,7 +167,7 @@ class TestServiceAccount:
         assert not server.asked
 
 
-def test_who_is_nobody_is_told_what_to_do(
+def test_missing_credentials_name_the_remedy(
     server: BucketServer, store: ServiceStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
@@ -183,14 +180,13 @@ def test_who_is_nobody_is_told_what_to_do(
 
 
 @pytest.mark.parametrize("said", ["", "[]", "{", "null"])
-def test_a_file_that_is_none_says_so(
+def test_a_bad_credentials_file_is_named(
     server: BucketServer,
     store: ServiceStore,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     said: str,
 ) -> None:
-    """Or a folder: that is no outage of the network."""
     file = tmp_path / "account.json"
     if said:
         file.write_text(said)
@@ -224,13 +220,14 @@ class TestHandedOver:
             ("etcd://h:1", "/etc/hostname", "Google's credentials can't be used .* etcd://h:1"),
         ],
     )
-    def test_what_is_none_is_told_at_once(self, url: str, given: object, told: str) -> None:
+    def test_invalid_credentials_are_refused_at_once(
+        self, url: str, given: object, told: str
+    ) -> None:
         with pytest.raises(ValueError, match=told):
             ClusterMutex.setup(url, credentials=given)
 
 
-def test_a_404_that_is_not_google_s_is_no_answer(server: BucketServer) -> None:
-    """A load balancer's or a proxy's, which has not asked the bucket: no lock is lost by it."""
+def test_a_404_of_a_proxy_is_no_answer(server: BucketServer) -> None:
     credentials = Refreshed()
     credentials.let_on.set()
     page = Answer(404, b"default backend - 404", {"Content-Type": "text/plain"})
@@ -281,7 +278,7 @@ class TestRefreshes:
                 yield store
                 credentials.let_on.set()
 
-    def test_many_that_ask_at_once_have_one_token(
+    def test_concurrent_requests_share_one_token(
         self, store: ServiceStore, credentials: Refreshed
     ) -> None:
         with ThreadPoolExecutor(20) as threads:
@@ -291,10 +288,9 @@ class TestRefreshes:
             assert [each.result() for each in asked] == [None] * 20
         assert credentials.refreshes == 1
 
-    def test_a_clock_that_is_ahead_does_not_refresh_without_end(
+    def test_a_clock_ahead_does_not_refresh_for_ever(
         self, store: ServiceStore, credentials: Refreshed
     ) -> None:
-        """By it each token has expired; the bucket knows better."""
         credentials.lasts_s = -7200.0
         credentials.let_on.set()
         assert [has(store) for _ in range(5)] == [None] * 5
@@ -308,7 +304,7 @@ class TestRefreshes:
             (SystemExit, "can't be read"),
         ],
     )
-    def test_a_failure_of_any_kind_is_told_and_remembered_for_a_while(
+    def test_a_failed_refresh_is_reported_and_cached_briefly(
         self,
         store: ServiceStore,
         credentials: Refreshed,
@@ -322,7 +318,7 @@ class TestRefreshes:
                 has(store)
         assert credentials.refreshes == 1
 
-    def test_a_request_that_waits_for_one_ends_when_the_store_is_closed(
+    def test_closing_ends_a_request_that_waits_for_a_token(
         self, store: ServiceStore, credentials: Refreshed
     ) -> None:
         with ThreadPoolExecutor(1) as threads:

@@ -81,10 +81,9 @@ def store(server: BucketServer) -> Iterator[ServiceStore]:
 
 
 @pytest.mark.parametrize("how", ["hangs", "is ill", "is away"])
-def test_without_it_nobody_waits_longer_than_asked(
+def test_without_a_metadata_server_timeouts_hold(
     server: BucketServer, store: ServiceStore, metadata: MetadataServer, how: str
 ) -> None:
-    """However many ask at once; nothing was sent, and it is tried again."""
     metadata.status = 0 if how == "hangs" else 503
     if how == "is away":
         metadata.running.close()
@@ -107,7 +106,7 @@ def test_without_it_nobody_waits_longer_than_asked(
     assert not server.asked
 
 
-def test_it_is_tried_again_until_it_answers(
+def test_the_metadata_server_is_retried(
     server: BucketServer, store: ServiceStore, metadata: MetadataServer
 ) -> None:
     metadata.status = 503
@@ -128,23 +127,21 @@ def test_a_refusal_is_final(
     assert not server.asked
 
 
-def test_where_none_is_to_be_expected_it_means_no_credentials(
+def test_a_missing_metadata_server_means_no_credentials(
     server: BucketServer,
     store: ServiceStore,
     metadata: MetadataServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On a machine that is none of Google's, whose user is told what to do."""
     metadata.running.close()
     monkeypatch.setattr("lockclient.stores.gcs.wire.access_tokens._METADATA_SIGNS", ())
     with pytest.raises(StoreError, match="gcloud auth application-default login"):
         ask(store, Take(holder()), 60.0)
 
 
-def test_a_holder_whose_token_is_no_longer_accepted_keeps_its_lock(
+def test_a_holder_with_a_refused_token_keeps_its_lock(
     server: BucketServer, store: ServiceStore, metadata: MetadataServer
 ) -> None:
-    """It is told in time that it can't be confirmed, and goes on when the server answers again."""
     mutex = ClusterMutex("x", store=store, expected_runtime=600)
     mutex.acquire()
     metadata.status, server.token = 0, "another"

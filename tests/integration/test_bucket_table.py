@@ -50,10 +50,9 @@ def names(server: BucketServer) -> ObjectNames:
     return ObjectNames(getattr(place, "root", ""))
 
 
-def test_while_nothing_changes_a_look_is_one_request(
+def test_a_poll_without_changes_is_one_request(
     watcher: Watcher, store: ServiceStore, writer: ServiceStore, server: BucketServer
 ) -> None:
-    """And says how old the picture is."""
     remove(writer, take(writer, "gone"))
     take(writer, "a")
     wait_until(lambda: watcher.uuid("a") and watcher.removals)
@@ -65,10 +64,9 @@ def test_while_nothing_changes_a_look_is_one_request(
     assert store.connected()
 
 
-def test_found_ones_are_told_as_found_the_newest_first(
+def test_removals_found_at_the_start_are_ordered_by_time(
     store: ServiceStore, writer: ServiceStore, server: BucketServer
 ) -> None:
-    """By the bucket's time, as exactly as its answers tell it."""
     for name, server.ahead in (("c", -30), ("a", -20), ("b", -10)):
         remove(writer, take(writer, name))
     server.ahead = 0
@@ -85,10 +83,9 @@ def decide(server: BucketServer, name: str) -> None:
     server.bucket.patch(where, {"metadata": {"removing": decision}}, Conditions())
 
 
-def test_a_removal_that_its_remover_left_half_done_is_done(
+def test_a_half_done_removal_is_completed(
     server: BucketServer, watcher: Watcher, store: ServiceStore, writer: ServiceStore
 ) -> None:
-    """By an unlocker that sees it; nobody holds the lock meanwhile."""
     holder = take(writer, "a")
     decide(server, "a")
     wait_until(lambda: watcher.table.known_at and watcher.uuid("a") is None)
@@ -127,10 +124,9 @@ def test_a_half_done_removal_that_is_refused_delays_no_other(
     store.close()
 
 
-def test_one_that_is_not_renewed_ends(
+def test_an_announcement_that_is_not_renewed_expires(
     watcher: Watcher, writer: ServiceStore, server: BucketServer
 ) -> None:
-    """By the bucket's clock; and another unlocker deletes it some time later."""
     writer.announce("dead", '{"ttl": 60}', 60, soon())
     wait_until(lambda: "dead" in watcher.table.unlockers())
     server.ahead = 100
@@ -146,10 +142,9 @@ def test_one_that_is_not_renewed_ends(
     other.close()
 
 
-def test_what_others_have_put_there_does_no_harm(
+def test_foreign_objects_do_no_harm(
     store: ServiceStore, writer: ServiceStore, server: BucketServer
 ) -> None:
-    """Names that are none of ours, metadata of any kind: a row that says so, or nothing."""
     root = settings_of(server).url().removeprefix("gs://locks/")
     put = server.bucket.insert
     nothing = Conditions()
@@ -174,10 +169,9 @@ def test_what_others_have_put_there_does_no_harm(
     watcher.table.stop()
 
 
-def test_who_may_not_list_is_told_so(
+def test_a_missing_right_to_list_is_reported(
     store: ServiceStore, watcher: Watcher, server: BucketServer
 ) -> None:
-    """The picture says that it grows old, and goes on when the right is there."""
     server.denied.add("storage.objects.list")
     wait_until(lambda: "storage.objects.list" in watcher.table.trouble)
     assert not watcher.table.connected()
@@ -186,14 +180,13 @@ def test_who_may_not_list_is_told_so(
     assert store.connected()
 
 
-def test_more_than_a_look_reads_is_refused_as_a_whole(
+def test_an_oversized_listing_is_refused_as_a_whole(
     store: ServiceStore,
     watcher: Watcher,
     writer: ServiceStore,
     server: BucketServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By number and by bytes: the picture says why it grows old, and nothing of it goes."""
     take(writer, "a")
     wait_until(lambda: watcher.uuid("a"))
     for bound, others in (("MAX_OBJECTS", 4), ("MAX_LISTING_BYTES", 1)):

@@ -64,7 +64,7 @@ def test_its_connection_is_used(etcd: Etcd, root: str) -> None:
         assert client.get(f"{root}/mine")[0] == b"1"
 
 
-def test_a_client_that_is_closed_is_told(etcd: Etcd, root: str) -> None:
+def test_a_closed_client_is_reported(etcd: Etcd, root: str) -> None:
     client = etcd3.client(port=etcd.port)
     ClusterMutex.setup(client=client, root=root)
     live()
@@ -127,7 +127,7 @@ class TestWithUsers:
         ({"client": object(), "endpoints": ["h:1"]}, "not both"),
     ],
 )
-def test_what_is_no_client_is_told_at_once(arguments: dict[str, Any], message: str) -> None:
+def test_a_wrong_client_is_refused_at_once(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ClusterMutex.setup(**arguments)
 
@@ -140,10 +140,9 @@ def test_what_is_no_client_is_told_at_once(arguments: dict[str, Any], message: s
     ],
     ids=["thread", "asyncio"],
 )
-def test_a_forked_child_is_told_to_make_its_own(
+def test_a_forked_child_needs_its_own_client(
     acquire: Callable[[Any], object], etcd: Etcd, root: str
 ) -> None:
-    """The parent's channel may hang in it."""
     with etcd3.client(port=etcd.port) as client:
         store = open_store(Settings(root=root), client)
         mutex = ClusterMutex("x", store=store)

@@ -93,9 +93,7 @@ def test_a_service_becomes_ready_with_the_command_and_environment_given(
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_service_is_checked_restarted_and_has_no_more_rights_than_it_needs(name: str) -> None:
-    """A root filesystem nobody can write to, no capabilities, and nothing open to the network; its
-    memory, processes, and what is put into memory as a file, so that no other feels it."""
+def test_services_are_restricted_and_restarted(name: str) -> None:
     service = SERVICES[name]
     assert service["read_only"]
     assert service["cap_drop"] == ["ALL"]
@@ -152,11 +150,7 @@ def test_an_etcd_answers_its_names_and_no_web_page(etcd_binary: str, tmp_path: P
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_what_is_published_knows_its_names(name: str) -> None:
-    """Else a page whose own name leads to 127.0.0.1 reads it, in a browser on this machine.
-
-    Prometheus and Alertmanager look at no host, and the latter lets every origin silence alerts.
-    """
+def test_published_services_check_the_host_name(name: str) -> None:
     service = SERVICES[name]
     if name.startswith("etcd"):
         assert service["environment"]["ETCD_HOST_WHITELIST"]
@@ -194,22 +188,19 @@ def answered(url: str) -> Answer | None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_what_a_service_mounts_is_there(name: str) -> None:
-    """Files in the checkout, or volumes that the file declares."""
+def test_mounted_files_exist(name: str) -> None:
     for volume in SERVICES[name].get("volumes", []):
         source = volume.partition(":")[0]
         assert (CHECKOUT / source).is_dir() if source[0] == "." else source in COMPOSE["volumes"]
 
 
-def test_etcd_is_none_that_loses_data() -> None:
-    """3.5.0 to 3.5.2 may do so in a crash."""
+def test_the_etcd_version_is_a_safe_one() -> None:
     for name in ("etcd1", "etcd2", "etcd3"):
         version = SERVICES[name]["image"].rpartition(":v")[2]
         assert tuple(map(int, version.split("."))) > (3, 5, 2)
 
 
-def test_prometheus_scrapes_every_service_where_it_listens() -> None:
-    """A wrong port would be seen only when an alert is missed."""
+def test_prometheus_scrapes_each_service() -> None:
     targets = {
         target
         for job in read_yaml(PROMETHEUS)["scrape_configs"]
@@ -221,8 +212,7 @@ def test_prometheus_scrapes_every_service_where_it_listens() -> None:
     }
 
 
-def test_the_image_is_built_from_what_is_sent_to_the_builder() -> None:
-    """Each package is copied, and .dockerignore lets through all that is."""
+def test_the_image_copies_each_package() -> None:
     lines = (CHECKOUT / "Dockerfile").read_text(encoding="utf-8").splitlines()
     copied = {
         source.rstrip("/")
@@ -235,8 +225,7 @@ def test_the_image_is_built_from_what_is_sent_to_the_builder() -> None:
     assert {f"!{name}" for name in copied} == {line for line in ignored if line.startswith("!")}
 
 
-def test_the_image_has_the_extras_that_its_programs_need() -> None:
-    """An image without `notify` had unlockers that ended where UNLOCKER_NOTIFY was set."""
+def test_the_image_has_the_needed_extras() -> None:
     text = (CHECKOUT / "Dockerfile").read_text(encoding="utf-8")
     (installed,) = re.findall(r"pip .*install [^']*'\.\[([a-z,]+)\]'", text.replace("\\\n", ""))
     extras = load_file(CHECKOUT / "pyproject.toml")["project"]["optional-dependencies"]

@@ -54,11 +54,11 @@ def nginx(folder: Path, dashboard: Service, hops: int) -> Iterator[int]:
         for port, to in zip(ports, [*ports[1:], behind], strict=True)
     )
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    places = "".join(f"{kind}_temp_path {folder}/{kind};\n" for kind in kinds)
+    stores = "".join(f"{kind}_temp_path {folder}/{kind};\n" for kind in kinds)
     config = folder / "nginx.conf"
     config.write_text(
         f"daemon off; pid {folder}/pid; error_log stderr; events {{}}\n"
-        f"http {{ access_log off; large_client_header_buffers 4 16k;\n{places}{servers} }}"
+        f"http {{ access_log off; large_client_header_buffers 4 16k;\n{stores}{servers} }}"
     )
     words = [needed("nginx"), "-p", str(folder), "-e", "stderr", "-c", str(config)]
     with start_service(words):
@@ -89,10 +89,9 @@ def force_unlock(port: int, name: str, uuid: str, claims: list[str]) -> tuple[in
 
 
 @pytest.mark.parametrize("hops", [1, 2])
-def test_who_it_was_is_whom_nginx_saw(
+def test_the_client_is_the_address_seen_by_nginx(
     settings: Settings, store: ServiceStore, tmp_path: Path, hops: int
 ) -> None:
-    """Whatever stands to the left of what our own proxies have added, in one header or two."""
     options = ("--no-auth", "--allow-force-unlock", "--force-unlock-limit", "1000")
     proxied = ("--trusted-proxy", "127.0.0.1", "--proxy-hops", str(hops), "--allowed-host", HOST)
     names = [f"lock-{number}" for number in range(len(CLAIMS))]

@@ -58,7 +58,7 @@ def test_names_stay_apart_on_the_way_through_the_server(dash: Service, store: An
 # ---------------------------------------------------------------- etcd away
 
 
-def test_without_etcd_it_waits_and_says_so() -> None:
+def test_without_etcd_the_dashboard_waits_and_says_so() -> None:
     with mutexdash(Settings(endpoints=("127.0.0.1:1",))) as dash:
         assert wait_until(lambda: status(dash, "/healthz")) == 200
         assert {status(dash, path) for path in ("/readyz", "/", "/api/locks")} == {503}
@@ -101,7 +101,7 @@ def test_every_flag_is_a_variable_too(settings: Settings) -> None:
         ("--listen 0.0.0.0:0 --proxy-hops 1 --trusted-proxy 10.0.0.1", False),
     ],
 )
-def test_passwords_in_the_clear_are_told(
+def test_passwords_in_clear_text_are_logged(
     settings: Settings, tmp_path: Path, flags: str, warned: bool
 ) -> None:
     users = tmp_path / "users"
@@ -113,7 +113,7 @@ def test_passwords_in_the_clear_are_told(
         assert ("Passwords come to 0.0.0.0 unencrypted" in dash.log_text()) == warned
 
 
-def test_an_address_in_use_is_told_in_a_sentence(dash: Service, settings: Settings) -> None:
+def test_an_address_in_use_is_a_one_line_error(dash: Service, settings: Settings) -> None:
     taken = urlsplit(dash.url).netloc
     with mutexdash(settings, "--listen", taken) as second:
         assert second.process.wait(30) == 1

@@ -41,10 +41,7 @@ def unlock(service: Service, name: str, uuid: str | None, **headers: str) -> tup
     return answer.status, answer.json if answer.status != 401 else answer.text
 
 
-def test_it_takes_the_lock_from_the_one_that_was_seen_and_from_no_other(
-    dash: Service, store: ServiceStore
-) -> None:
-    """The next in line gets it; pressing again, as a second viewer would, takes it from nobody."""
+def test_force_unlock_removes_only_the_shown_holder(dash: Service, store: ServiceStore) -> None:
     first, second = (ClusterMutex("a", store=store) for _ in range(2))
     first.acquire()
     waiting = queue_up(second)

@@ -52,7 +52,7 @@ def stuck(settings: Settings) -> Any:
     return json.loads(called(settings, "ls", "--json").stdout)["deadlocks"]
 
 
-def test_two_processes_that_wait_for_each_other_are_found_and_freed(
+def test_a_deadlock_of_two_processes_is_found_and_freed(
     settings: Settings, store: ServiceStore
 ) -> None:
     with ExitStack() as stack:
@@ -85,11 +85,7 @@ def test_two_processes_that_wait_for_each_other_are_found_and_freed(
             wait_until(lambda: told() == [], what="the dashboard to see that it is over")
 
 
-def test_tasks_and_threads_of_one_process_that_wait_are_no_deadlock(
-    settings: Settings, store: ServiceStore
-) -> None:
-    """One holds x, another one of the same process waits for x: nothing is more ordinary."""
-
+def test_waits_within_one_process_are_no_deadlock(settings: Settings, store: ServiceStore) -> None:
     async def tasks() -> Any:
         async with AsyncClusterMutex("x", store=store):
             other = AsyncClusterMutex("x", store=store)
@@ -118,10 +114,9 @@ def test_tasks_and_threads_of_one_process_that_wait_are_no_deadlock(
     again.release()
 
 
-def test_it_is_found_behind_any_number_of_other_waiters(
+def test_a_deadlock_is_found_behind_many_other_waiters(
     settings: Settings, store: ServiceStore, etcdctl: Etcdctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only who holds a lock that is waited for matters. What is beyond a bound is said."""
     value = '{"hostname": "h", "actor": "a"}'
     for start in range(0, 600, 100):
         tickets = {f"{number}": value for number in range(start, start + 100)}

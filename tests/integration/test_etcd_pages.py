@@ -64,8 +64,7 @@ def _listening(pid: int) -> set[int]:
     }
 
 
-def test_what_was_begun_with_a_port_for_members_goes_on(etcd_binary: str, tmp_path: Path) -> None:
-    """The data of an `up` of before."""
+def test_data_of_an_older_up_is_reused(etcd_binary: str, tmp_path: Path) -> None:
     server = Etcd(etcd_binary, tmp_path / "data", tmp_path / "log")
     peer = f"http://127.0.0.1:{server.peer_port}"
     flags = ("--listen-peer-urls", "--initial-advertise-peer-urls")

@@ -1,6 +1,6 @@
 """fork: a child inherits nothing and disturbs nothing. And the end of the interpreter, once each.
 
-What is ended many times over stands in `test_exits.py`, other ways to make processes in
+What is ended many times over stands in `test_interpreter_end.py`, other ways to make processes in
 `test_processes.py`.
 """
 
@@ -20,8 +20,8 @@ from tests.support.processes import Figure, run_to_end
 
 CHILDREN = 24
 LONGEST = 10.0
-"""Seconds from the end of a child's main module to its own: 2 are the aim (see test_exits), but a
-machine may stand still for a moment, and a child that hangs does for good."""
+"""Seconds from the end of a child's main module to its own. Two are the aim (see
+test_interpreter_end), but a machine may pause, and a child that hangs never ends."""
 
 HEAD = """
 import os, sys, threading, time
@@ -269,8 +269,9 @@ def test_an_interrupt_arrives_after_the_fork(own_etcd: Etcd) -> None:
     assert done.stdout == "done\n", done.stderr
 
 
-def test_what_is_pending_gets_a_moment_at_the_end(settings: Settings, store: ServiceStore) -> None:
-    """Ctrl-C in the middle of a wait, and the program ends: its ticket is gone with it."""
+def test_pending_clean_ups_have_a_moment_at_the_end(
+    settings: Settings, store: ServiceStore
+) -> None:
     script = """
 import signal
 held = ClusterMutex("x", store=store)

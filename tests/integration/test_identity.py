@@ -40,9 +40,7 @@ def test_a_killed_worker_s_lock_is_taken_over_at_once(
     assert heir.holder() is None
 
 
-def test_also_past_those_who_wait(store: ServiceStore, worker: HolderProcess) -> None:
-    """They wait for the lock to be free, and it never was; and also when the process has a place in
-    line for something else."""
+def test_a_restarted_worker_passes_the_queue(store: ServiceStore, worker: HolderProcess) -> None:
     waiter = ClusterMutex("x", store=store)
     assert not waiter.acquire(timeout=0.3)
     assert store.has_ticket_lease()
@@ -55,8 +53,7 @@ def test_also_past_those_who_wait(store: ServiceStore, worker: HolderProcess) ->
     waiter.release()
 
 
-def test_never_from_a_process_that_runs(store: ServiceStore, worker: HolderProcess) -> None:
-    """Two workers were given one identity by mistake: the second one waits."""
+def test_a_running_process_keeps_its_lock(store: ServiceStore, worker: HolderProcess) -> None:
     twin = ClusterMutex("x", identity="worker-7", store=store)
     assert not twin.acquire(blocking=False)
     assert not twin.acquire(timeout=0.3)
@@ -92,10 +89,7 @@ print(len(most), max(most), min(took))
 """
 
 
-def test_after_exec_it_has_its_lock_back_and_its_threads_steal_none(
-    settings: Settings, figure: Figure
-) -> None:
-    """A program that replaced itself is the same process: only its image tells that it is gone."""
+def test_a_process_gets_its_lock_back_after_exec(settings: Settings, figure: Figure) -> None:
     program = [sys.executable, "-c", REPLACED, settings.url(), "first", REPLACED]
     done = run_to_end(*program)
     times, most, took = map(float, done.stdout.split())
@@ -104,10 +98,9 @@ def test_after_exec_it_has_its_lock_back_and_its_threads_steal_none(
     assert took < 5, "it waited, as for a rival that lives"
 
 
-def test_a_holder_elsewhere_that_lives_on_is_told(
+def test_a_live_holder_on_another_machine_loses_its_lock(
     store: ServiceStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On another machine nobody can prove anything: that is what the documentation warns of."""
     elsewhere = ClusterMutex("x", identity="worker-7", store=store)
     with monkeypatch.context() as there:
         there.setattr(

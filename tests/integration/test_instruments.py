@@ -111,7 +111,7 @@ def test_a_cycle(
     assert requests[-2:] == [(held.uuid, kind, "done", None) for kind in ("push", "unlock")]
 
 
-def test_what_is_not_had(recorder: Recorder, store: ServiceStore) -> None:
+def test_a_failed_acquire_is_an_event(recorder: Recorder, store: ServiceStore) -> None:
     held = ClusterMutex("x", store=store).acquire()
     assert ClusterMutex("x", store=store).acquire(blocking=False) is None
     with pytest.raises(LockTimeout), ClusterMutex("x", store=store, timeout=0.1):
@@ -140,7 +140,7 @@ def test_a_cancelled_wait(recorder: Recorder, store: ServiceStore) -> None:
     assert given_up.cancelled
 
 
-def test_a_loss_is_told_once_and_is_the_end(recorder: Recorder, store: ServiceStore) -> None:
+def test_a_loss_is_one_event_and_the_last(recorder: Recorder, store: ServiceStore) -> None:
     lose(store, ClusterMutex("x", store=store))
     wait_until(lambda: Lost in recorder.kinds("x"), what="the loss")
     assert recorder.kinds("x") == [Acquired, Lost]
@@ -149,7 +149,7 @@ def test_a_loss_is_told_once_and_is_the_end(recorder: Recorder, store: ServiceSt
     assert lost.error.removal is not None
 
 
-def test_a_store_that_is_away(recorder: Recorder, own_etcd: Etcd, root: str) -> None:
+def test_events_during_an_outage(recorder: Recorder, own_etcd: Etcd, root: str) -> None:
     store = open_store(Settings(endpoints=(own_etcd.endpoint,), root=root))
     held = ClusterMutex("x", store=store, expected_runtime=2, auto_unlock_after=60).acquire()
     assert held is not None
@@ -168,7 +168,7 @@ def test_a_store_that_is_away(recorder: Recorder, own_etcd: Etcd, root: str) -> 
     store.close()
 
 
-def test_one_that_raises_is_logged_once_and_harms_nobody(
+def test_a_raising_instrument_is_logged_once(
     store: ServiceStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     told = Recorder()
@@ -183,7 +183,7 @@ def test_one_that_raises_is_logged_once_and_harms_nobody(
     assert len([record for record in caplog.records if "failed" in record.message]) == 1
 
 
-def test_one_that_hangs_holds_up_nobody_and_what_it_misses_is_counted(
+def test_a_hanging_instrument_delays_nothing_and_missed_events_are_counted(
     store: ServiceStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     told, let_go, begun = Recorder(), threading.Event(), threading.Event()
@@ -206,7 +206,7 @@ def test_one_that_hangs_holds_up_nobody_and_what_it_misses_is_counted(
 
 
 class TestAbout:
-    def test_it_is_asked_in_the_context_that_all_events_have(self, store: ServiceStore) -> None:
+    def test_instruments_run_in_the_context_of_the_caller(self, store: ServiceStore) -> None:
         request: ContextVar[str] = ContextVar("request")
         kept: ContextVar[str] = ContextVar("kept")
         seen: list[tuple[str, str]] = []
@@ -242,7 +242,7 @@ class TestAbout:
             (lambda: {f"n{n}": "" for n in range(17)}, True),
         ],
     )
-    def test_what_is_no_answer_is_left_out_and_logged(
+    def test_invalid_context_is_left_out_and_logged(
         self, about: Any, logged: bool, store: ServiceStore, caplog: pytest.LogCaptureFixture
     ) -> None:
         ClusterMutex.setup(about=about)
@@ -252,7 +252,7 @@ class TestAbout:
 
 
 class TestWhoItIs:
-    def test_owner_and_labels_of_one_and_of_all(self, store: ServiceStore) -> None:
+    def test_owner_and_labels_of_a_mutex_and_of_setup(self, store: ServiceStore) -> None:
         ClusterMutex.setup(owner="team-a", labels={"env": "prod", "zone": "a"})
         with ClusterMutex("x", store=store, owner="team-b", labels={"zone": "b"}) as held:
             holder = held.holder()
@@ -279,7 +279,7 @@ class TestWhoItIs:
             {"labels": {f"n{n}": "" for n in range(17)}},
         ],
     )
-    def test_what_is_malformed_is_refused_at_once(self, how: Any) -> None:
+    def test_malformed_arguments_are_refused_at_once(self, how: Any) -> None:
         for call in (lambda: ClusterMutex("x", **how), lambda: ClusterMutex.setup(**how)):
             with pytest.raises(ValueError, match=next(iter(how))):
                 call()
@@ -287,7 +287,7 @@ class TestWhoItIs:
     @pytest.mark.parametrize(
         "function", [3, asyncio.sleep, type("A", (), {"__call__": asyncio.sleep})()]
     )
-    def test_what_can_not_be_called_or_awaited_is_refused_at_once(self, function: Any) -> None:
+    def test_invalid_callables_are_refused_at_once(self, function: Any) -> None:
         how: dict[str, Any] = {"about": function, "instruments": [function]}
         for name, value in how.items():
             with pytest.raises(ValueError, match=name):
@@ -295,7 +295,7 @@ class TestWhoItIs:
         with pytest.raises(ValueError, match="on_lost"):
             ClusterMutex("x", on_lost=function)
 
-    def test_to_say_it_leaves_the_store_as_it_is(self) -> None:
+    def test_setup_of_an_owner_keeps_the_store(self) -> None:
         store = MemoryStore()
         ClusterMutex.setup(store=store)
         ClusterMutex.setup(owner="team-a", instruments=[])

@@ -25,7 +25,7 @@ instruments.flush(30)
 
 
 @pytest.mark.parametrize("block", codes("programs.md#instruments", "python"))
-def test_it_runs(block: str, settings: Settings) -> None:
+def test_the_example_runs(block: str, settings: Settings) -> None:
     program = f"import logging\nfrom lockclient import ClusterMutex\n{block}{USE}"
     done = run_to_end(
         *(sys.executable, "-W", "error", "-c", program), env={"CLUSTERMUTEX_URL": settings.url()}
@@ -37,9 +37,7 @@ def test_it_runs(block: str, settings: Settings) -> None:
     assert ("WARNING x inside" in said) == ("HeldLockFilter" in block)
 
 
-def test_one_leads_and_the_next_follows(
-    settings: Settings, store: ServiceStore, tmp_path: Path
-) -> None:
+def test_the_leader_example(settings: Settings, store: ServiceStore, tmp_path: Path) -> None:
     program = tmp_path / "leader.py"
     program.write_text(codes("programs.md#frameworks", "python")[0])
     logs = [tmp_path / "a.log", tmp_path / "b.log"]

@@ -75,7 +75,7 @@ def test_prometheus(store: ServiceStore) -> None:
     assert value("events_dropped_total") == 2
 
 
-def test_a_lock_s_name_is_a_label_as_the_caller_says(store: ServiceStore) -> None:
+def test_the_label_of_a_lock_is_chosen_by_the_caller(store: ServiceStore) -> None:
     registry = CollectorRegistry()
     label = lambda name: name.partition("/")[0]  # noqa: E731
     use_it(store, told(PrometheusInstrument(registry, lock_label=label)))
@@ -140,7 +140,7 @@ class TestOpenTelemetry:
         events = told(OpenTelemetryInstrument(provider, MeterProvider([reader])))
         return exporter, provider, reader, events
 
-    def test_a_wait_and_a_hold_in_the_caller_s_trace(self, store: ServiceStore) -> None:
+    def test_wait_and_hold_are_spans_of_the_trace(self, store: ServiceStore) -> None:
         exporter, provider, *_ = self.traced()
         request = provider.get_tracer("test").start_as_current_span("request")
         with request as around, ClusterMutex("x", store=store) as held:
@@ -182,7 +182,7 @@ class TestOpenTelemetry:
         counts = {point.attributes["outcome"]: point.count for point in waits}
         assert counts == {"acquired": 2, "timeout": 1}
 
-    def test_what_is_not_sampled_is_not_linked_to(self, store: ServiceStore) -> None:
+    def test_unsampled_spans_are_not_linked(self, store: ServiceStore) -> None:
         ClusterMutex.setup(instruments=[OpenTelemetryInstrument(TracerProvider(ALWAYS_OFF))])
         with ClusterMutex("x", store=store) as held:
             assert held.record.context is None

@@ -29,8 +29,7 @@ SET_ASIDE = {
         if case.startswith("test_") and case not in SET_ASIDE
     ],
 )
-def test_cpython_says_it_is_a_lock(case: str) -> None:
-    """Each test of `test.lock_tests.LockTests` holds for a distributed lock, too."""
+def test_the_lock_tests_of_cpython_pass(case: str) -> None:
     store = MemoryStore()
     base: Any = lock_tests.LockTests
 

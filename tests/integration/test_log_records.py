@@ -61,7 +61,7 @@ def test_the_program_s_own_inside_a_lock(
     ]
 
 
-def test_tasks_and_what_they_hand_on(store: MemoryStore) -> None:
+def test_tasks_and_their_children(store: MemoryStore) -> None:
     async def main() -> None:
         async with AsyncClusterMutex("x", store=store) as held:
             named = held_lock_fields()

@@ -43,8 +43,7 @@ def test_the_deadline_passes_while_etcd_is_frozen(own_etcd: Etcd, own_store: Ser
     wait_until(lambda: has(own_store, "x") is None, what="the lock to be released")
 
 
-def test_a_loss_that_nobody_minds_asks_no_more(own_etcd: Etcd, own_store: ServiceStore) -> None:
-    """A holder that hangs must not send a request for each one that comes after it."""
+def test_a_lost_lock_sends_no_more_requests(own_etcd: Etcd, own_store: ServiceStore) -> None:
     losses: list[LockLost] = []
     hangs = ClusterMutex("x", store=own_store, on_lost=losses.append)
     hangs.acquire()

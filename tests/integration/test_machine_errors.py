@@ -38,10 +38,9 @@ def listening() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", ["etcd", "bucket", "valkey"])
-def test_a_process_without_descriptors_is_told_at_once(
+def test_a_process_without_descriptors_fails_at_once(
     kind: str, listening: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is no outage, and no answer can be waited for."""
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://{listening}")
     url = "gs://locks" if kind == "bucket" else f"{kind}://{listening}/x"
     with (

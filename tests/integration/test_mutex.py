@@ -59,8 +59,7 @@ class TestConstruction:
             kind(**{"name": "x", **how})
         assert isinstance(caught.value, InvalidLockName) == ("name" in how)
 
-    def test_a_reason_that_is_no_utf8_is_shown_as_far_as_it_can_be(self, mutex: Make) -> None:
-        """A file name from the file system may hold lone surrogates."""
+    def test_a_reason_that_is_not_utf8_is_escaped(self, mutex: Make) -> None:
         with mutex(reason="file \udcff") as held:
             assert held.record.reason == "file ?"
             holder = held.holder()

@@ -72,8 +72,7 @@ def test_a_broken_ticket_has_its_place(
         assert mutex.waiters() == []
 
 
-def test_keys_of_nobody_are_left_alone(store: ServiceStore, root: str, etcdctl: Etcdctl) -> None:
-    """What lies beside the locks below the root is not ours."""
+def test_foreign_keys_are_left_alone(store: ServiceStore, root: str, etcdctl: Etcdctl) -> None:
     strangers = [f"{root}/locks/a b/uuid", f"{root}/locks/%2f/uuid", f"{root}/else", f"{root}s/x"]
     for key in strangers:
         put(etcdctl, key, b"theirs")

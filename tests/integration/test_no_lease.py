@@ -44,10 +44,9 @@ def test_no_key_of_a_lock_has_a_lease(store: ServiceStore, root: str, etcdctl: E
     assert [kv["key"] for kv in found if kv.get("lease")] == []
 
 
-def test_all_tickets_of_a_process_share_one(
+def test_tickets_of_a_process_share_one_lease(
     store: ServiceStore, root: str, etcdctl: Etcdctl
 ) -> None:
-    """So the test above would see a lease."""
     holder, *waiters = (ClusterMutex("x", store=store) for _ in range(3))
     holder.acquire()
     threads = [queue_up(waiter) for waiter in waiters]

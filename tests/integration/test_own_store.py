@@ -41,16 +41,16 @@ def installed(tmp_path: Path) -> dict[str, str]:
     ("store", "left_out"),
     [("theirs://{}", "lose_tickets, write"), ("tests.contract.subject:in_memory", "-")],
 )
-def test_it_is_held_to_the_contract(store: str, left_out: str, installed: dict[str, str]) -> None:
-    """By the suite as an author runs it, from a checkout."""
-    these = ("-k", "test_two_names_never_meet or test_only_the_acquisition")
+def test_the_contract_suite_runs_on_the_store(
+    store: str, left_out: str, installed: dict[str, str]
+) -> None:
+    these = ("-k", "test_two_names_never_meet or test_only_the_read_acquisition")
     done = run_to_end(*SUITE, store, *these, folder=CHECKOUT, env=installed)
     assert f"no tests of: {left_out}" in done.stdout
     assert "skipped" not in done.stdout
 
 
-def test_a_url_leads_to_it(installed: dict[str, str]) -> None:
-    """For programs and the command; nobody is shown the secret parts of a URL."""
+def test_a_url_opens_the_store(installed: dict[str, str]) -> None:
     done = run_to_end(sys.executable, "-c", PROGRAM, env=installed)
     assert '"totals"' in done.stdout
     assert "secret" not in done.stdout
@@ -65,7 +65,7 @@ def test_a_url_leads_to_it(installed: dict[str, str]) -> None:
         ("nothing://{}", "must begin with etcd"),
     ],
 )
-def test_a_store_that_can_t_be_had_is_named(store: str, text: str) -> None:
+def test_a_store_that_can_not_be_opened_is_named(store: str, text: str) -> None:
     with pytest.raises(ValueError, match=re.escape(text)):
         named(store)().__enter__()
 
@@ -93,7 +93,7 @@ with ClusterMutex("x"):
 """
 
 
-def test_the_handler_of_a_signal_may_use_the_default_store_while_it_opens(
+def test_a_signal_handler_may_use_the_default_store_while_it_opens(
     installed: dict[str, str],
 ) -> None:
     done = run_to_end(sys.executable, "-c", INTERRUPTED, env=installed, timeout=20)

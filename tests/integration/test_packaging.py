@@ -27,8 +27,7 @@ def test_the_library_is_had_by_the_package_s_name() -> None:
         assert getattr(clustermutex, name) is getattr(lockclient, name)
 
 
-def test_the_files_for_distributions_are_what_the_command_says(tmp_path: Path) -> None:
-    """That a shell can read its completion is shown in test_command_completion."""
+def test_completion_files_and_man_page_match_the_command(tmp_path: Path) -> None:
     packaging.write(tmp_path)
     for shell in SHELLS:
         printed = run_to_end(sys.executable, "-m", "lockclient", "completion", shell).stdout
@@ -88,8 +87,7 @@ def test_it(clustermutex):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("extra", ALONE)
-def test_each_extra_brings_what_it_is_wanted_for(extra: str, tmp_path: Path) -> None:
-    """In an empty environment, alone."""
+def test_each_extra_installs_its_feature(extra: str, tmp_path: Path) -> None:
     python = tmp_path / "venv" / "bin" / "python"
     run_to_end(sys.executable, "-m", "venv", tmp_path / "venv")
     wanted = f"{build_wheel(tmp_path)}[{extra}]"

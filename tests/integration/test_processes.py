@@ -82,10 +82,7 @@ def site(request: pytest.FixtureRequest, settings: Settings, tmp_path: Path) -> 
         yield Site(service)
 
 
-def test_a_server_that_forks(
-    site: Site, store: ServiceStore, tmp_path: Path, figure: Figure
-) -> None:
-    """Its workers take locks though the master had some, one dies as it holds, and all end well."""
+def test_a_pre_fork_server(site: Site, store: ServiceStore, tmp_path: Path, figure: Figure) -> None:
     assert site.get("/boot") == {"locked": False, "healthy": False}
     with ThreadPoolExecutor(6) as pool:
         turns = list(pool.map(lambda _: site.get("/count"), range(REQUESTS)))

@@ -141,8 +141,7 @@ def table_under(heading: str) -> list[list[str]]:
 # ---------------------------------------------------------------- the examples
 
 
-def test_the_examples_print_what_the_page_says(shell: Shell) -> None:
-    """All of them, in the page's order, in one shell."""
+def test_the_examples_print_the_shown_output(shell: Shell) -> None:
     checker = doctest.OutputChecker()
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
     for example, printed in shell.run():
@@ -174,10 +173,7 @@ def test_an_example_at_the_wrong_time_changes_nothing(
     assert (after.holder, after.waiters, after.removal) == (before.holder, before.waiters, None)
 
 
-def test_take_or_queue_takes_what_is_free_and_never_queues_behind_itself(
-    shell: Shell, store: ServiceStore
-) -> None:
-    """Sent again, as after an answer that was lost, it finds its own uuid."""
+def test_take_or_queue_takes_a_free_lock(shell: Shell, store: ServiceStore) -> None:
     for _ in range(2):
         shell.run("Take or queue")
         assert has(store, NAME) == B
@@ -248,8 +244,7 @@ def test_a_lock_of_ours_refuses_a_take_by_hand(shell: Shell, store: ServiceStore
         assert first.split() == 2 * refused
 
 
-def test_tickets_made_by_hand_are_a_line_to_us(shell: Shell, store: ServiceStore) -> None:
-    """In the order of their making, with what they say of themselves."""
+def test_manual_tickets_form_a_queue(shell: Shell, store: ServiceStore) -> None:
     shell.run("Take", "Take or queue")
     first, second = seen(store).waiters
     assert (first.uuid, second.uuid) == (B, C)
@@ -300,8 +295,7 @@ def test_the_complete_client_and_ours_exclude_each_other(shell: Shell, store: Se
         mutex.check_health()
 
 
-def test_the_complete_client_says_when_it_does_not_know(shell: Shell) -> None:
-    """etcd away is neither yes nor no."""
+def test_the_complete_client_reports_an_unknown_outcome(shell: Shell) -> None:
     away = "ETCDCTL_ENDPOINTS=127.0.0.1:1 sh lock.sh"
     assert shell.sh(f"{away} take x me 2>/dev/null || echo $?") == "2\n"
 
@@ -347,27 +341,26 @@ def test_a_lock_of_ours_is_read_by_an_independent_client(
 # ---------------------------------------------------------------- the tables
 
 
-def test_names_are_encoded_as_the_page_says() -> None:
+def test_names_are_encoded_as_documented() -> None:
     rows = table_under("Names")
     assert len(rows) == 8
     assert {name: encode(name) for name, _ in rows} == dict(rows)
 
 
-def test_the_subkeys_are_those_of_the_page() -> None:
+def test_the_subkeys_are_documented() -> None:
     rows = table_under("Subkeys of a lock")
     assert sorted(row[0] for row in rows) == sorted(SUBKEYS)
     assert sorted(row[0] for row in rows if row[1] == "yes") == sorted(REQUIRED)
 
 
-def test_the_facts_of_about_are_those_of_the_page() -> None:
-    """With their kinds, as JSON has them."""
+def test_the_facts_of_about_are_documented() -> None:
     rows = table_under("About")
     assert {(row[0], row[1]) for row in rows} == {
         (each.name, each.kind) for each in FACTS if each.place == ABOUT
     }
 
 
-def test_what_a_removal_records_is_on_the_page() -> None:
+def test_the_facts_of_a_removal_are_documented() -> None:
     section = PAGE.partition("### Removals\n")[2].partition("\n## ")[0]
     recorded = {each.name for each in FACTS if each.in_json and each.place != ABOUT}
     recorded |= {"removed_at", "removed_by", "how", "why", "backtrace", "code"}

@@ -49,8 +49,7 @@ def shell(server: BucketServer) -> Callable[..., str]:
     return run
 
 
-def test_the_examples_print_what_the_page_says(shell: Callable[..., str], store: GcsStore) -> None:
-    """And the library reads the same of what they leave."""
+def test_the_examples_print_the_shown_output(shell: Callable[..., str], store: GcsStore) -> None:
     assert len(EXAMPLES) == len(PRINTED) == 5
     printed = shell(*(f"{example}\necho '{CUT}'" for example in EXAMPLES)).split(f"{CUT}\n")
     checker = doctest.OutputChecker()
@@ -79,10 +78,7 @@ def test_a_lock_of_curl_s_is_a_lock(shell: Callable[..., str], store: GcsStore) 
     assert ClusterMutex(NAME, store=store).acquire(blocking=False)
 
 
-def test_a_lock_of_the_library_s_is_one_for_curl(
-    shell: Callable[..., str], store: GcsStore
-) -> None:
-    """Seen, respected, pushed by hand and removed by hand, of which its holder learns."""
+def test_curl_respects_a_lock_of_the_library(shell: Callable[..., str], store: GcsStore) -> None:
     mutex = ClusterMutex(NAME, store=store)
     mutex.acquire()
     assert shell(DEFINED, "take $A ifGenerationMatch=0", "look | field uuid").split() == [

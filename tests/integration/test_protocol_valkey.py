@@ -57,8 +57,7 @@ def examples() -> dict[str, tuple[str, str]]:
     }
 
 
-def test_its_examples_do_what_it_says(servers: Servers) -> None:
-    """Read a lock, free it, let a server vote."""
+def test_the_examples_work(servers: Servers) -> None:
     example = examples()
     with servers.store(vouched=False) as store:
         with pytest.raises(ConnectionError, match="votes in"):
@@ -94,8 +93,7 @@ def test_the_least_rights_are_enough(servers: Servers, caplog: pytest.LogCapture
     assert "hints" not in caplog.text
 
 
-def test_its_user_hears_who_lets_go(servers: Servers) -> None:
-    """Patterns are compared literally: a wider one would not do."""
+def test_the_documented_user_receives_release_hints(servers: Servers) -> None:
     run(servers, examples()["ACL"][0])
     place = servers.place(user="locks", password="secret")
     for word, what in (
@@ -120,8 +118,7 @@ def test_its_keys_and_fields_are_ours(servers: Servers) -> None:
     assert all(f"`{field.decode()}`" in PAGE for field in (*fields, *state))
 
 
-def test_what_scripts_may_do_is_in_the_rights() -> None:
-    """Each command of each script."""
+def test_the_rights_cover_each_script() -> None:
     rights = set(re.findall(r"\+([a-z]+)", examples()["ACL"][0]))
     for name, script in (vars(lua_scripts) | vars(reads) | vars(unlockers)).items():
         if isinstance(script, lua_scripts.Script):

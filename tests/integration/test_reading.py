@@ -72,9 +72,7 @@ def reader(etcd: Etcd, root: str) -> Iterator[Reader]:
         yield Reader(etcd, root, exits)
 
 
-def test_what_others_wrote_is_read_by_bytes(put: Put, reader: Reader) -> None:
-    """Forty megabytes below one lock's name, which no client of ours writes, are passed over but
-    for a page before each key that is known, and nothing of them is kept."""
+def test_foreign_values_are_read_by_bytes(put: Put, reader: Reader) -> None:
     for number in range(20):
         put({f"locks/x/blob-{number:02}": b"x" * MB, f"locks/x/v-{number:02}": b""})
         put({f"locks/x/zz-{number:02}": b"x" * MB})
@@ -90,9 +88,7 @@ def test_what_others_wrote_is_read_by_bytes(put: Put, reader: Reader) -> None:
     assert reader.bytes < 12 * MB
 
 
-def test_a_line_is_counted_and_the_first_are_read(put: Put, reader: Reader) -> None:
-    """In the order in which they came, whatever their keys are; and what stands in tickets is read
-    of those alone."""
+def test_a_queue_is_counted_and_its_first_tickets_are_read(put: Put, reader: Reader) -> None:
     store = reader.store
     names = [f"{number * 7 % 10}-{number:03}" for number in range(300)]
     for name in names:
@@ -111,7 +107,7 @@ def test_a_line_is_counted_and_the_first_are_read(put: Put, reader: Reader) -> N
     assert reader.bytes < MB
 
 
-def test_all_that_wait_are_read_up_to_a_number_and_a_size(put: Put, reader: Reader) -> None:
+def test_tickets_are_read_up_to_a_number_and_a_size(put: Put, reader: Reader) -> None:
     store = reader.store
     for number in range(30):
         value = b'{"hostname": "h", "actor": "A", "reason": "%s"}' % (b"x" * 5000)
@@ -130,7 +126,7 @@ def test_all_that_wait_are_read_up_to_a_number_and_a_size(put: Put, reader: Read
     assert reader.bytes - before < 22 * MB
 
 
-def test_of_too_many_the_first_are_not_looked_for(
+def test_the_first_of_too_many_tickets_are_not_read(
     put: Put, store: EtcdStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lockclient.stores.etcd.listing.MAX_QUEUE_KEYS", 100)
@@ -188,10 +184,9 @@ def test_a_store_full_of_records_is_not_as_much_memory_here(settings: Settings, 
     assert grown < 18_000, f"{grown} KiB for 36 MB of records"
 
 
-def test_a_page_that_does_not_come_in_time_is_asked_for_anew_with_fewer_keys(
+def test_a_slow_page_is_requested_again_with_fewer_keys(
     put: Put, store: EtcdStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each further try of the same would have etcd put together a gigabyte once more."""
     for number in range(0, 200, 50):
         put({f"locks/{name:03}/uuid": b"u" for name in range(number, number + 50)})
     asked: list[int] = []

@@ -15,13 +15,12 @@ THREADS = {"MainThread", *(f"clustermutex-{kind}" for kind in ("timers", "urgent
 
 
 @pytest.mark.parametrize("every", [40, *soaking(1)])
-def test_garbage_that_releases_hangs_none_of_the_threads(
+def test_finalizers_that_release_hang_no_thread(
     settings: Settings, every: int, figure: Callable[[str], None]
 ) -> None:
-    """And all of it is released: whoever was interrupted goes on, and somebody else does it."""
     program = "tests.integration.garbage_program"
     found = run_to_end(sys.executable, "-m", program, settings.url(), str(every), timeout=1800)
     lines = [line.split(maxsplit=1) for line in found.stdout.splitlines()]
     collected = {thread: int(number) for number, thread in lines}
-    figure(f"garbage was collected at every {every}th of {collected['places']} instructions")
+    figure(f"garbage was collected at every {every}th of {collected['stores']} instructions")
     assert collected.keys() >= THREADS

@@ -74,8 +74,7 @@ def store_of(server: Etcd, kind: str) -> closing[EtcdStore]:
 # ---------------------------------------------------------------- the script
 
 
-def test_it_can_be_run_again(guarded: Etcd) -> None:
-    """With auth on and every user there: nothing is changed, no password is asked for."""
+def test_the_script_can_be_run_again(guarded: Etcd) -> None:
     users = etcdctl_of(guarded)("--user=root:of-root", "user", "list")
     setup_auth(guarded, AS_ROOT, *NAMED)
     assert etcdctl_of(guarded)("--user=root:of-root", "user", "list") == users
@@ -83,16 +82,14 @@ def test_it_can_be_run_again(guarded: Etcd) -> None:
         pass
 
 
-def test_a_failure_ends_it(guarded: Etcd) -> None:
-    """What could not be made is not passed over: here nobody says who asks."""
+def test_a_failure_ends_the_script(guarded: Etcd) -> None:
     done = setup_auth(guarded, {}, status=None)
     assert done.returncode != 0
     assert "user name is empty" in done.stderr
     assert "does not switch" not in done.stdout
 
 
-def test_a_password_that_etcdctl_would_cut_is_refused(guarded: Etcd) -> None:
-    """It reads up to the first space: the user would have a password that nobody knows."""
+def test_a_password_with_a_space_is_refused(guarded: Etcd) -> None:
     spaced = {**AS_ROOT, "CLIENT_PASSWORD": "correct horse"}
     done = setup_auth(guarded, spaced, "--client", "eve", status=1)
     assert "would cut CLIENT_PASSWORD at its first space" in done.stderr
@@ -102,8 +99,7 @@ def test_a_password_that_etcdctl_would_cut_is_refused(guarded: Etcd) -> None:
 
 
 @pytest.mark.parametrize("name", ["", " ", "ann:secret", "--no-password", "a\nb"])
-def test_a_name_that_etcdctl_would_misread_is_no_user(name: str) -> None:
-    """A colon begins a password there, a dash an option."""
+def test_an_ambiguous_user_name_is_refused(name: str) -> None:
     done = called(Settings(), "setup-auth", f"--client={name}", status=2)
     assert "can't be a user of etcdctl's" in done.stderr
 
@@ -126,8 +122,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize("kind", USERS)
-def test_each_may_touch_what_it_must_and_nothing_else(guarded: Etcd, kind: str) -> None:
-    """By etcd's own command: read all under the root, write what the role is for."""
+def test_each_role_has_the_least_rights(guarded: Etcd, kind: str) -> None:
     etcdctl = etcdctl_of(guarded)
 
     def allowed(*words: str) -> bool:
@@ -149,8 +144,7 @@ def test_each_may_touch_what_it_must_and_nothing_else(guarded: Etcd, kind: str) 
     assert not allowed("user", "list")
 
 
-def test_nobody_revokes_the_lease_of_another(guarded: Etcd) -> None:
-    """Tickets hang on it: etcd asks for the right to write them, also of who revokes."""
+def test_a_foreign_lease_can_not_be_revoked(guarded: Etcd) -> None:
     etcdctl = etcdctl_of(guarded)
 
     def as_root(*words: str) -> str:

@@ -57,7 +57,7 @@ def status(port: int, path: str) -> int:
 @pytest.mark.parametrize(
     ("program", "path", "code"), [("unlocker", "/metrics", 200), ("mutexdash", "/", 503)]
 )
-def test_slow_clients_keep_nobody_waiting(program: str, path: str, code: int) -> None:
+def test_slow_clients_delay_no_probe(program: str, path: str, code: int) -> None:
     command = [program, "--url", "etcd://127.0.0.1:1/x", "--listen", "127.0.0.1:0"]
     with start_service(command) as service:
         port = urlsplit(service.url).port
@@ -75,8 +75,7 @@ def large(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[b
     return [b"x" * size]
 
 
-def test_unread_downloads_keep_nobody_waiting() -> None:
-    """More of them than the server has threads; the last of them is whole when it is read."""
+def test_unread_downloads_delay_no_client() -> None:
     server = HttpServer(large, ("127.0.0.1", 0))
     server.start()
     port = urlsplit(server.url).port

@@ -33,10 +33,7 @@ def taken(store: EtcdStore, name: str) -> ClusterMutex:
 
 
 class TestWhatIsWritten:
-    def test_a_lock_stands_there_as_the_protocol_says(
-        self, store: EtcdStore, etcdctl: Etcdctl
-    ) -> None:
-        """One small text a subkey; no lease: a partition never unlocks anything."""
+    def test_a_lock_has_the_documented_keys(self, store: EtcdStore, etcdctl: Etcdctl) -> None:
         with ClusterMutex("a/b", store=store, reason="why", identity="w") as held:
             prefix = f"{store.location.root}/locks/a%2Fb/"
             found = json.loads(etcdctl("get", "--prefix", prefix, "-w", "json"))["kvs"]
@@ -55,10 +52,9 @@ class TestWhatIsWritten:
             assert moved == {"alert_at", "auto_unlock_at"}
         assert etcdctl("get", "--prefix", prefix) == ""
 
-    def test_a_lost_lease_is_told_though_there_is_a_new_one(
+    def test_a_lost_lease_is_reported_despite_a_new_one(
         self, store: EtcdStore, etcdctl: Etcdctl
     ) -> None:
-        """Once: the tickets that were bound to it are gone, and later ones stand."""
         take(store)
         for _ in range(2):
             mine = holder()
@@ -84,10 +80,7 @@ class TestWhatIsWritten:
         assert isinstance(position, Position)
         assert not position.ticket, "it is another ticket than the one that is asked for"
 
-    def test_a_lock_that_another_hand_wrote_is_read_as_far_as_it_goes(
-        self, store: EtcdStore, etcdctl: Etcdctl
-    ) -> None:
-        """`about` is written with the `uuid`, or it is of another holder; half a lock is shown."""
+    def test_a_partial_foreign_lock_is_read(self, store: EtcdStore, etcdctl: Etcdctl) -> None:
         prefix = f"{store.location.root}/locks/the%2Flock/"
         etcdctl("put", f"{prefix}hostname", "h")
         half = held(store)
@@ -129,10 +122,9 @@ class TestWhatIsWritten:
             assert seen.facts() == removals[0].facts() | {"backtrace": None}
 
     @pytest.mark.parametrize("never", [True, False])
-    def test_leavings_of_a_careless_client_are_nobody_s_facts(
+    def test_leftover_keys_do_not_count_for_the_next_holder(
         self, store: EtcdStore, etcdctl: Etcdctl, never: bool
     ) -> None:
-        """Only `uuid` was deleted: the end that stayed must not unlock the next holder's lock."""
         prefix = f"{store.location.root}/locks/x/"
         etcdctl("put", f"{prefix}auto_unlock_at", "5")
         mutex = ClusterMutex("x", store=store, auto_unlock_after=None if never else 900)
@@ -143,11 +135,9 @@ class TestWhatIsWritten:
 
 
 class TestReadingAll:
-    def test_it_is_read_in_pages_at_one_revision(
+    def test_all_pages_are_read_at_one_revision(
         self, store: EtcdStore, etcdctl: Etcdctl, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Whatever changes in the meantime; keys of nobody are left out. A lock whose keys lie on
-        two pages is one lock."""
         monkeypatch.setattr(paging, "MAX_KEYS", 3)
         held = [taken(store, f"lock {number}") for number in range(3)]
         etcdctl("put", f"{store.location.root}/locks/a b/uuid", "theirs")
@@ -194,14 +184,11 @@ class TestRefusals:
 
 
 class TestFailover:
-    def test_a_member_that_can_t_tell_its_time_is_left_out(self, etcd: Etcd) -> None:
+    def test_a_member_without_a_clock_is_left_out(self, etcd: Etcd) -> None:
         ends = ("127.0.0.1:1", etcd.endpoint)
         assert len(etcd_store(Settings(endpoints=ends)).clock_offsets(5)) == 1
 
-    def test_one_that_answers_in_time_tells_it_beside_one_that_says_nothing(
-        self, etcd: Etcd
-    ) -> None:
-        """Slowly, by half a second each way; each has the whole time."""
+    def test_a_silent_member_does_not_delay_the_clocks(self, etcd: Etcd) -> None:
         with Relay(etcd.endpoint) as silent, Relay(etcd.endpoint) as slow:
             silent.hold(requests=True)
             slow.delay = 0.6

@@ -76,10 +76,9 @@ CERTIFIED = {"cacert": "ours", "cert": "ours", "key": "ours"}
 
 
 @pytest.mark.parametrize(("server", "files"), [("tls", {"cacert": "ours"}), ("asking", CERTIFIED)])
-def test_all_of_a_lock_s_life_goes_over_tls(
+def test_each_request_works_over_tls(
     town: Town, opened: Opener, server: str, files: dict[str, str]
 ) -> None:
-    """Transactions, leases, the watch of waiters and of losses, the table, the clocks."""
     store = opened(town.settings(server, **files))
     waiter = ClusterMutex("x", store=store)
     with following(store) as table:
@@ -97,8 +96,7 @@ def test_all_of_a_lock_s_life_goes_over_tls(
     assert len(store.clock_offsets(5)) == 1
 
 
-def test_the_environment_says_it_as_to_etcdctl(town: Town, opened: Opener) -> None:
-    """The variables that make etcdctl work make us work, with a host name, too."""
+def test_the_variables_of_etcdctl_work(town: Town, opened: Opener) -> None:
     server = town.servers["asking"]
     environ = {
         f"ETCDCTL_{what.upper()}": town.file(what, whose) for what, whose in CERTIFIED.items()
@@ -162,11 +160,9 @@ MISTAKES: dict[str, tuple[str, dict[str, str], str, str]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_each_mistake_is_told_by_its_name(
+def test_each_tls_mistake_is_named(
     town: Town, opened: Opener, figure: Figure, mistake: str
 ) -> None:
-    """Not as a server that is down, and with what to check. It may be mended meanwhile, so it is
-    tried as long as the caller waits, and not longer."""
     server, files, cause, advice = MISTAKES[mistake]
     store = opened(town.settings(server, **files))
     began = time.monotonic()
@@ -181,12 +177,11 @@ def test_each_mistake_is_told_by_its_name(
     figure(f"told after {took:.1f} s of 1 s given: {text}")
 
 
-def test_a_watch_tells_it_too(
+def test_a_watch_logs_tls_mistakes(
     town: Town,
     opened: Opener,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A dashboard has nobody to raise it to: it says so in the log."""
     store = opened(town.settings("tls", cacert="stranger"))
     watch = store.follow(1, lambda batch: None)
     wait_until(lambda: "its certificate is not trusted" in caplog.text, what="the log")

@@ -67,7 +67,7 @@ class TestNotThere:
         ends = tuple(f"127.0.0.1:{free_port()}" for _ in range(2))
         return open_store(Settings(endpoints=ends))
 
-    def test_it_is_said_in_time(self, nowhere: ServiceStore) -> None:
+    def test_store_unavailable_is_raised_in_time(self, nowhere: ServiceStore) -> None:
         """`StoreUnavailable` names the endpoints and the reason, without gRPC's internals."""
         for error in refusals(nowhere):
             assert isinstance(error, ConnectionError)
@@ -80,7 +80,7 @@ class TestNotThere:
 
 
 class TestFrozen:
-    def test_it_is_said_in_time(
+    def test_store_unavailable_is_raised_in_time(
         self, own_etcd: Etcd, own_store: ServiceStore, own_etcdctl: Etcdctl
     ) -> None:
         """A server that hangs is no reason to hang; what it does later is taken back."""
@@ -94,13 +94,12 @@ class TestFrozen:
         lock_is_gone(own_etcdctl)
 
 
-def test_a_release_is_tried_until_it_is_done(
+def test_a_release_is_retried_until_it_is_done(
     own_etcd: Etcd,
     own_store: ServiceStore,
     own_etcdctl: Etcdctl,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The call raises, unless the block has raised something else; in the end the lock is gone."""
     held = ClusterMutex("x", store=own_store)
     held.acquire()
 

@@ -22,10 +22,9 @@ SECRET = "hush-4711"
 OFF = "clustermutex_unlocker_notifications_off"
 
 
-def test_a_sender_that_is_killed_repeats_one_message_and_urls_that_are_bad_are_logged(
+def test_a_killed_sender_repeats_one_message_and_bad_urls_are_logged(
     settings: Settings, store: ServiceStore
 ) -> None:
-    """Bad URLs keep nobody from watching locks, and no other URL from being used."""
     with Webhook() as webhook:
         good = f"ops=json://people:{SECRET}@{webhook.host}/{SECRET}"
         bad = (f"nonsense://{SECRET}", f"json://[{SECRET}", f"ops=json://127.0.0.1/{SECRET}")
@@ -59,7 +58,7 @@ def test_a_sender_that_is_killed_repeats_one_message_and_urls_that_are_bad_are_l
     ]
 
 
-def test_without_the_extra_it_says_what_to_install(settings: Settings) -> None:
+def test_a_missing_extra_is_named(settings: Settings) -> None:
     missing = "import sys; sys.modules['apprise'] = None\nfrom unlocker.cli import main\nmain()"
     words = ["--url", settings.url(), "--listen", "127.0.0.1:0", "--notify", "json://127.0.0.1/x"]
     with when_ready(start_service([UNLOCKER[0], "-c", missing, *words])) as service:

@@ -56,8 +56,7 @@ def store_of(servers: Servers, kind: str) -> closing[ValkeyStore]:
     return closing(opened(servers.place(user=USERS[kind], password=password)))
 
 
-def test_the_script_says_whose_password_it_wants(tmp_path: Path) -> None:
-    """Before it changes anything; it is not told by the server's own words for that."""
+def test_the_script_names_the_password_that_it_needs(tmp_path: Path) -> None:
     with running(tmp_path, 1, options=("--requirepass", "right")) as one:
         for wrong in ({}, {"REDISCLI_AUTH": "wrong"}):
             done = set_up(one, "--client", "shop", status=1, **wrong)
@@ -80,8 +79,7 @@ def test_a_client_takes_and_waits(servers: Servers, caplog: pytest.LogCaptureFix
     assert "hints" not in caplog.text
 
 
-def test_an_unlocker_removes_and_all_see_it(servers: Servers) -> None:
-    """With its heartbeat; the record goes when it is told to forget it."""
+def test_the_unlocker_role_can_remove(servers: Servers) -> None:
     with (
         store_of(servers, "client") as client,
         store_of(servers, "unlocker") as unlocker,
@@ -157,9 +155,7 @@ def test_no_other_key_is_in_reach(servers: Servers, kind: str) -> None:
             ask_as(servers, kind, *command.split())
 
 
-def test_who_only_looks_sends_no_script_and_writes_nothing(servers: Servers) -> None:
-    """A script could be one that never ends, EVAL_RO's as well; and the server's own note of when
-    it votes would make two holders."""
+def test_the_reading_role_sends_no_script_and_writes_nothing(servers: Servers) -> None:
     endless, note = "while true do end", f"{servers.root}/server"
     for words in (
         *((verb, endless, "0") for verb in ("EVAL", "EVAL_RO")),
@@ -175,9 +171,7 @@ def test_who_only_looks_sends_no_script_and_writes_nothing(servers: Servers) -> 
             ask_as(servers, "dashboard", *words)
 
 
-def test_who_only_looks_settles_nothing(tmp_path: Path) -> None:
-    """A server that nobody has met since it was emptied has no vote for it, and the reason is told;
-    after somebody has who may take locks, it waits for it as for all, and then reads."""
+def test_the_reading_role_ends_no_quarantine(tmp_path: Path) -> None:
     with running(tmp_path, 1) as one:
         set_up(one, "--client", "shop", "--dashboard", USERS["dashboard"])
         with store_of(one, "dashboard") as viewer:
@@ -196,8 +190,7 @@ def test_who_only_looks_settles_nothing(tmp_path: Path) -> None:
             assert voter.locks == {"a"}
 
 
-def test_a_dashboard_reads_what_scripts_read(tmp_path: Path) -> None:
-    """More locks than a step returns, and with `expire=1` none that has expired."""
+def test_the_dashboard_role_reads_the_same_locks(tmp_path: Path) -> None:
     with running(tmp_path, 1) as one, one.store(expire=True) as store:
         set_up(one, "--dashboard", USERS["dashboard"])
         secret = SECRETS["DASHBOARD_PASSWORD"]
@@ -214,8 +207,7 @@ def test_a_dashboard_reads_what_scripts_read(tmp_path: Path) -> None:
             assert names == store.names("", 1000, soon())
 
 
-def test_what_is_read_is_bounded_whatever_a_client_has_written(servers: Servers) -> None:
-    """A longer value is cut, in the server or as it is read."""
+def test_reads_are_bounded(servers: Servers) -> None:
     with store_of(servers, "client") as client, store_of(servers, "dashboard") as viewer:
         uuid, _ = take(client, mine := holder("large"))
         keys, large = KeyNames(servers.root), "x" * 5_000_000
@@ -230,8 +222,7 @@ def test_what_is_read_is_bounded_whatever_a_client_has_written(servers: Servers)
 
 @pytest.mark.parametrize("rights", ["resetchannels", "&* -publish -pubsub"])
 @pytest.mark.parametrize("number", [1, 3])
-def test_a_hint_that_is_refused_fails_no_release(tmp_path: Path, number: int, rights: str) -> None:
-    """Nor a removal or a withdrawal: doctor alone names the right that is missing."""
+def test_a_refused_hint_fails_no_release(tmp_path: Path, number: int, rights: str) -> None:
     with running(tmp_path, number) as some, some.store() as other:
         some.command("ACL", "SETUSER", "app", "on", ">p", "~*", "+@all", *rights.split())
         place = some.place(user="app", password="p")

@@ -89,10 +89,9 @@ def test_a_client_without_the_index_is_refused(writer: ValkeyStore, servers: Ser
         take(writer, "a")
 
 
-def test_a_majority_says_what_is_held(
+def test_a_majority_decides_which_locks_are_held(
     watcher: Watcher, store: ValkeyStore, writer: ValkeyStore, servers: Servers
 ) -> None:
-    """What two of five say is no lock, as a taker and `show` see it; both say on how many it is."""
     holder = take(writer, "a")
     wait_until(lambda: "a" in held(watcher))
     key = writer.keys.lock("a")
@@ -109,10 +108,9 @@ def test_a_majority_says_what_is_held(
     wait_until(lambda: list(store.warnings_for_display()) == [few])
 
 
-def test_one_of_five_away_changes_nothing(
+def test_one_of_five_unreachable_changes_nothing(
     watcher: Watcher, store: ValkeyStore, writer: ValkeyStore, servers: Servers
 ) -> None:
-    """Frozen, so that it answers nobody; also a lock that had three votes stays in the picture."""
     take(writer, "a")
     Servers(servers.all[3:]).command("DEL", writer.keys.lock("a"))
     with frozen(servers.all[0]):
@@ -132,10 +130,9 @@ def test_one_of_five_away_changes_nothing(
     wait_until(watcher.table.connected)
 
 
-def test_a_removal_that_came_to_nothing_is_not_told(
+def test_an_incomplete_removal_is_not_reported(
     watcher: Watcher, writer: ValkeyStore, servers: Servers
 ) -> None:
-    """Its remover died after two of five servers: the lock is held still."""
     holder = take(writer, "a")
     servers.all[0].command("SET", writer.keys.record("a", holder.uuid or ""), "{}")
     servers.all[0].command("DEL", writer.keys.lock("a"))
@@ -191,9 +188,7 @@ def test_hostile_values_are_bounded(
     )
 
 
-def test_a_note_with_a_number_that_nobody_can_follow_is_replaced(
-    store: ValkeyStore, servers: Servers
-) -> None:
+def test_a_note_with_a_too_large_number_is_replaced(store: ValkeyStore, servers: Servers) -> None:
     note = {"promised": "9" * 17, "whose": "x", "number": "1", "value": "{}"}
     words = [word for pair in note.items() for word in pair]
     servers.command("HSET", store.keys.note, *words)

@@ -82,13 +82,7 @@ ValkeyStore(ValkeyLocation(("127.0.0.1:1",)))
     assert "ClusterMutexError: Locks in Valkey need select.poll, which eventlet" in ended.stderr
 
 
-def test_a_prefix_below_another_one_harms_nobody(
-    servers: Servers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One key of theirs has one name: the state of the inner one is where the outer one has its
-    lock `server`. Whoever comes second is refused it by name, and nothing else.
-
-    Clients take such a prefix no more; those of earlier releases may."""
+def test_nested_prefixes_do_not_collide(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(location, "refuse_nested_root", lambda root: None)
     inner = f"{servers.root}/locks"
     with servers.store() as outside, servers.store(root=inner) as inside:
@@ -136,10 +130,9 @@ class TestTls:
                 store.vouch()
             assert isinstance(ask(store, Take(holder()), 4.0), Taken)
 
-    def test_it_works_with_and_without_a_client_s_certificate(
+    def test_tls_with_and_without_a_client_certificate(
         self, tmp_path: Path, authority: Authority
     ) -> None:
-        """All of it from the scheme and the environment."""
         mine = authority.issue(user="client")
         files: dict[str, Any] = {"VALKEY_CACERT": authority.cacert}
         for clients in ("no", "yes"):
@@ -183,7 +176,7 @@ class TestTls:
             plain.stop()
 
 
-def test_what_is_no_text_is_written_all_the_same(servers: Servers) -> None:
+def test_lone_surrogates_are_written(servers: Servers) -> None:
     with servers.store() as store:
         assert isinstance(ask(store, Take(replace(holder(), hostname="\ud800"))), Taken)
 

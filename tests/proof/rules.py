@@ -75,8 +75,8 @@ def _removals(history: History) -> list[float]:
     )
 
 
-def brake(history: History) -> Iterator[str]:
-    """No more auto-unlocks in a minute than the brake lets pass."""
+def rate_limit(history: History) -> Iterator[str]:
+    """No more auto-unlocks in a minute than the rate limit allows."""
     limits = history.limits
     if not limits.max_removals:
         return
@@ -305,13 +305,13 @@ def nothing_left(history: History) -> Iterator[str]:
         return
     end = history.by_what["settled"][-1].at
     removed = [at for at in _removals(history) if at > end - 60]
-    braked = 0 < history.limits.max_removals <= len(removed)
+    limited = 0 < history.limits.max_removals <= len(removed)
     for key, line in history.reigns.left.items():
         if key[0] == "queue":
             yield f"the ticket {'/'.join(key)} of {line.revision} is left"
         elif key[0] == "locks" and key[2] == "uuid":
             reign = history.reigns.by_uuid[line.value or ""]
-            if reign.auto_unlock is not None and not braked and end > _due(history, reign):
+            if reign.auto_unlock is not None and not limited and end > _due(history, reign):
                 yield f"the lock {key[1]} of {line.value} is left, taken at {line.revision}"
 
 
@@ -386,7 +386,7 @@ RULES: tuple[Rule, ...] = (
     removal_recorded_once,
     no_early_removal,
     pushes_count,
-    brake,
+    rate_limit,
     queue_order,
     bound_to_leases,
     stamps_rise,

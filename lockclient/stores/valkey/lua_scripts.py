@@ -65,7 +65,7 @@ class Reply(NamedTuple):
 
 
 Answers = Mapping[int, Reply]
-"""Replies by the servers' places in the URL."""
+"""Replies by the servers' stores in the URL."""
 
 _PAST: Final = """
 local replication = redis.call('INFO', 'replication')

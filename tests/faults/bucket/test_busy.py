@@ -26,7 +26,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
     return 0.5
 
 
-def test_who_waits_outlasts_it(server: BucketServer, store: ServiceStore, impatient: float) -> None:
+def test_a_waiter_survives_a_busy_bucket(
+    server: BucketServer, store: ServiceStore, impatient: float
+) -> None:
     first: list[float] = []
 
     def refuse(_: Asked) -> Fault | None:
@@ -39,10 +41,9 @@ def test_who_waits_outlasts_it(server: BucketServer, store: ServiceStore, impati
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_holder_keeps_its_lock_and_lets_go_of_it_afterwards(
+def test_a_holder_keeps_its_lock_and_releases_it_afterwards(
     server: BucketServer, store: ServiceStore
 ) -> None:
-    """It is told that neither push nor release was done; the release goes on by itself."""
     held = ClusterMutex(NAME, store=store, expected_runtime=600, auto_unlock_after=6000)
     held.acquire()
     server.trouble = lambda _: BUSY
@@ -55,12 +56,11 @@ def test_a_holder_keeps_its_lock_and_lets_go_of_it_afterwards(
     wait_until(lambda: has(store) is None, what="the release")
 
 
-def test_it_is_told_for_what_it_is(
+def test_a_busy_bucket_is_named_as_busy(
     server: BucketServer,
     store: ServiceStore,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Who is answered, though by a refusal, does not hear that there was no answer."""
     delivery, asked = Delivery(), server.counted("POST")
     take = Take(holder(), delivery=delivery)
 
@@ -85,9 +85,7 @@ def test_it_is_told_for_what_it_is(
     assert "takes requests again after" in last
 
 
-def test_a_network_that_fails_afterwards_is_told_for_what_it_is(
-    server: BucketServer, store: ServiceStore
-) -> None:
+def test_a_later_network_failure_is_named(server: BucketServer, store: ServiceStore) -> None:
     uuid, token = take(store)
     server.fault("PATCH", 429)
     server.fault("PATCH", DROP, times=1000)
@@ -96,10 +94,7 @@ def test_a_network_that_fails_afterwards_is_told_for_what_it_is(
     assert not told.value.busy
 
 
-def test_a_conflict_that_does_not_end_is_an_outage(
-    server: BucketServer, store: ServiceStore
-) -> None:
-    """Google documents 409 as one to be tried again; as with 503 it may have been done."""
+def test_an_endless_conflict_is_an_outage(server: BucketServer, store: ServiceStore) -> None:
     server.fault("POST", 409, times=1000)
     with pytest.raises(StoreUnavailable, match="409") as told:
         ask(store, Take(holder()), 1.0)

@@ -57,11 +57,9 @@ CASES = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("what", CASES)
-def test_it_is_done_once_and_known(
+def test_each_request_is_done_once_with_a_known_outcome(
     server: BucketServer, store: ServiceStore, other: ServiceStore, what: str, fault: str | int
 ) -> None:
-    """The first HTTP request of each method meets the fault, and on a name with a tombstone the
-    first two. Late ones arrive when all is over, and change nothing."""
     for tombstone in (False, True):
         case, mine, heir = CASES[what], holder(identity="me"), holder(identity="me")
         if tombstone:
@@ -101,10 +99,9 @@ def test_it_is_done_once_and_known(
 
 
 @pytest.mark.parametrize("fault", [LATE, TWICE])
-def test_who_was_taken_over_changes_nothing(
+def test_a_replaced_holder_changes_nothing(
     server: BucketServer, store: ServiceStore, other: ServiceStore, fault: str
 ) -> None:
-    """Its successor's object has the metageneration that its own had: 1, as each new one."""
     uuid, token = take(store)
     server.fault("PATCH", fault)
     ask(store, Push(NAME, uuid, Stamps(250.0, 350.0), token))
@@ -121,10 +118,9 @@ def test_who_was_taken_over_changes_nothing(
 
 @pytest.mark.parametrize("between", ["push", "unlock", "remove", "reclaim"])
 @pytest.mark.parametrize("what", [what for what, case in CASES.items() if not case.free])
-def test_a_write_between_two_steps_counts_as_one_before(
+def test_a_write_between_two_steps_has_a_serial_outcome(
     server: BucketServer, store: ServiceStore, other: ServiceStore, what: str, between: str
 ) -> None:
-    """The outcome and the holder are those of the memory store, which does one after the other."""
     ends = []
     memory = MemoryStore()
     for first, second in ((memory, memory), (store, other)):

@@ -78,7 +78,7 @@ def rewrite(server: BucketServer, **metadata: str | None) -> None:
 
 
 class TestWhatGoes:
-    def test_a_silent_lock_goes_on_record_when_its_time_is_over(
+    def test_an_expired_lock_is_removed_with_a_record(
         self, store: ServiceStore, taker: ServiceStore, clock: Clock
     ) -> None:
         mine = holder(backtrace="  File x", reason="why")
@@ -110,7 +110,7 @@ class TestWhatGoes:
             (NEVER, {}),
         ],
     )
-    def test_what_is_undecided_broken_or_without_a_limit_stays(
+    def test_undecided_broken_and_unlimited_locks_stay(
         self,
         server: BucketServer,
         store: ServiceStore,
@@ -152,7 +152,7 @@ class TestWhatGoes:
         assert look(other) == uuid
         assert not other.can.expires
 
-    def test_a_holder_that_looks_after_its_own_lock_removes_nothing(
+    def test_a_holder_that_reads_its_own_lock_removes_nothing(
         self, taker: ServiceStore, clock: Clock
     ) -> None:
         uuid, _ = take(taker)
@@ -176,7 +176,7 @@ class TestUnlockers:
     def announce(store: ServiceStore, ttl: float = 10.0) -> None:
         store.announce("unlocker-1", json.dumps({"ttl": ttl}), ttl, Deadline.after(60))
 
-    def test_what_one_has_seen_is_its_to_remove(
+    def test_a_taker_removes_only_silence_that_it_observed(
         self, store: ServiceStore, taker: ServiceStore, clock: Clock
     ) -> None:
         uuid, _ = take(store)
@@ -186,10 +186,9 @@ class TestUnlockers:
         assert look(taker) == uuid
 
     @pytest.mark.parametrize("how", ["withdrawn", "killed", "not seen"])
-    def test_from_its_last_sign_of_life_on_it_is_counted_anew(
+    def test_silence_counts_from_the_last_heartbeat(
         self, server: BucketServer, store: ServiceStore, taker: ServiceStore, clock: Clock, how: str
     ) -> None:
-        """Also if it came and died between two looks."""
         uuid, _ = take(store)
         assert look(taker) == uuid
         clock.ahead = server.ahead = D - 20
@@ -202,7 +201,7 @@ class TestUnlockers:
         clock.ahead = server.ahead = 2 * D
         assert look(taker) is None
 
-    def test_one_that_can_not_be_looked_for_may_be_there(
+    def test_an_unreadable_unlocker_may_exist(
         self, server: BucketServer, store: ServiceStore, taker: ServiceStore, clock: Clock
     ) -> None:
         uuid, _ = take(store)
@@ -241,7 +240,7 @@ class TestRaces:
         return mine, token
 
     @pytest.mark.parametrize("rounds", [10, *soaking(200)])
-    def test_two_takers_have_one_removal_and_one_lock(
+    def test_two_takers_make_one_removal_and_one_lock(
         self,
         server: BucketServer,
         taker: ServiceStore,
@@ -285,7 +284,7 @@ class TestRaces:
 
     @pytest.mark.parametrize("kind", [LOSE, DROP, REPEAT, 503, 409, 429])
     @pytest.mark.parametrize("method", ["PATCH", "POST"])
-    def test_answers_that_are_lost_change_nothing(
+    def test_lost_answers_change_nothing(
         self, server: BucketServer, taker: ServiceStore, clock: Clock, method: str, kind: str | int
     ) -> None:
         mine, _ = self.due(server, clock, taker)
@@ -295,10 +294,9 @@ class TestRaces:
         assert kept.removed_by.startswith("taker@")
         take(taker)
 
-    def test_a_taker_that_was_lost_in_removing_leaves_no_trace_of_its_own(
+    def test_a_taker_that_failed_while_removing_leaves_nothing(
         self, server: BucketServer, taker: ServiceStore, clock: Clock
     ) -> None:
-        """What it sent could not take the lock."""
         self.due(server, clock, taker)
         server.fault("PATCH", LOSE)
         mine = holder()
@@ -312,8 +310,7 @@ class TestRaces:
 class TestPrograms:
     """With real processes, clocks and pauses."""
 
-    def test_the_lock_of_a_killed_holder_is_had_by_who_waits(self, server: BucketServer) -> None:
-        """Before, it stayed for ever where no unlocker runs."""
+    def test_a_waiter_gets_the_lock_of_a_killed_holder(self, server: BucketServer) -> None:
         settings = Settings.load(f"gs://{server.bucket.name}/of/the/test?expire=1")
         store = store_of(settings)
         dead = HolderProcess(settings, "nightly", expected_runtime=1, auto_unlock_after=2).kill()

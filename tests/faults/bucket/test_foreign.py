@@ -74,18 +74,18 @@ class TestSomebodyElseS:
     ],
     ids=["empty", "300", "8000", "full", "hostname", "about"],
 )
-def test_what_is_no_lock_of_ours_can_be_removed(
+def test_a_foreign_object_can_be_removed(
     server: BucketServer, store: ServiceStore, metadata: dict[str, str]
 ) -> None:
-    """By hand, as it is seen; then the name is free."""
     server.bucket.insert(OBJECT, b"{}", Conditions(), metadata=metadata)
     remove(store, held(store), "\x01" * 180, "ann" * 30)
     take(store)
 
 
 @pytest.mark.parametrize("said", ["nan", "inf", "-inf", "junk", ""])
-def test_a_time_that_is_none_is_a_day(server: BucketServer, store: ServiceStore, said: str) -> None:
-    """And no list fails by it."""
+def test_an_invalid_time_counts_as_a_day(
+    server: BucketServer, store: ServiceStore, said: str
+) -> None:
     metadata = {"gone": "z", "late_until": said}
     server.bucket.insert(OBJECT, b"", Conditions(), metadata=metadata)
     assert listed(store) == ["withdrawn"]
@@ -98,7 +98,9 @@ def test_a_time_that_is_none_is_a_day(server: BucketServer, store: ServiceStore,
     assert server.bucket.names() == []
 
 
-def test_one_without_a_generation_says_so(server: BucketServer, store: ServiceStore) -> None:
+def test_an_answer_without_a_generation_is_an_error(
+    server: BucketServer, store: ServiceStore
+) -> None:
     server.instead = lambda _: Answer(200, b"{}")
     with pytest.raises(StoreError, match="has no generation"):
         ClusterMutex(NAME, store=store).acquire()
@@ -114,10 +116,9 @@ def test_an_older_form_of_too_many_requests_is_a_pause(
     assert not answers
 
 
-def test_a_trace_is_written_over_by_who_may_delete(
+def test_a_tombstone_is_overwritten_by_a_client_that_may_delete(
     server: BucketServer, store: ServiceStore
 ) -> None:
-    """As the real one asks for it; and only who may list is told that nothing is there."""
     server.bucket.insert(OBJECT, b"", Conditions(), metadata={"gone": "z"})
     server.denied = {"storage.objects.delete"}
     with pytest.raises(StoreError, match=r"storage\.objects\.delete"):

@@ -36,7 +36,7 @@ def test_such_a_lock_is_removed_on_record_and_shown(
     take(store, holder(LONG))
 
 
-def test_only_where_it_would_be_too_long_it_is_hashed() -> None:
+def test_only_too_long_names_are_hashed() -> None:
     names = ObjectNames("r" * 149 + "/")
     assert names.record("a", "u" * 255) == f"{names.removed}a/{'u' * 255}"
     for uuid in ("u" * 255, LONG):
@@ -47,8 +47,7 @@ def test_only_where_it_would_be_too_long_it_is_hashed() -> None:
     assert not names.record(LONG, f"{longest}u").endswith("u")
 
 
-def test_no_uuid_has_the_name_of_a_hashed_one(server: BucketServer, store: ServiceStore) -> None:
-    """And what stands there for another one than it says is nobody's record."""
+def test_no_uuid_equals_a_hashed_name(server: BucketServer, store: ServiceStore) -> None:
     names = ObjectNames("")
     where = names.record(LONG, "u" * 255)
     part = where.rpartition("/")[2]

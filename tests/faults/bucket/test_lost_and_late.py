@@ -237,7 +237,7 @@ class TestLateCreates:
     ("fault", "creates"),
     [*((unanswered, 1) for unanswered in (LOSE, DROP, COMES_LATE, 408, 409, 503)), (429, 2)],
 )
-def test_a_create_is_sent_again_only_if_it_was_not_done(
+def test_only_a_failed_create_is_retried(
     server: BucketServer, store: ServiceStore, fault: str | int, creates: int
 ) -> None:
     server.fault("POST", fault)
@@ -248,14 +248,13 @@ def test_a_create_is_sent_again_only_if_it_was_not_done(
 
 @pytest.mark.parametrize("fates", [*product((None, LOSE, COMES_LATE), repeat=3)])
 @pytest.mark.parametrize("arrive", ["while it is held", "after its release"])
-def test_whatever_becomes_of_the_first_uploads(
+def test_lost_and_late_uploads_take_the_lock_once(
     server: BucketServer,
     store: ServiceStore,
     other: ServiceStore,
     fates: tuple[str | None, ...],
     arrive: str,
 ) -> None:
-    """The lock is had once, and released by another process; nothing that arrives takes it."""
     left = iter(fates)
 
     def trouble(asked: Asked) -> Fault | None:
@@ -274,10 +273,9 @@ def test_whatever_becomes_of_the_first_uploads(
 
 
 @pytest.mark.parametrize(("kind", "sent", "left"), [(COMES_LATE, 4, {OBJECT}), (LOSE, 1, set())])
-def test_the_command_that_leaves_a_lock_held_ends(
+def test_a_command_that_leaves_a_lock_held_ends(
     server: BucketServer, kind: str, sent: int, left: set[str]
 ) -> None:
-    """Where each other upload is not answered: what it leaves may be released by anybody."""
     uploads = 0
 
     def trouble(asked: Asked) -> Fault | None:

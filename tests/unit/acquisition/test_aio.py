@@ -239,8 +239,7 @@ async def lose(store: MemoryStore, mutex: AsyncClusterMutex) -> None:
 
 
 class TestOnLost:
-    def test_it_runs_on_the_loop(self) -> None:
-        """A coroutine function to its end; what one raises is reported as any callback's error."""
+    def test_on_lost_runs_on_the_loop(self) -> None:
         told: list[object] = []
         reported: list[dict[str, Any]] = []
 
@@ -265,8 +264,7 @@ class TestOnLost:
         assert str(reported[0]["exception"]) == "mine"
 
     @pytest.mark.parametrize("asynchronous", [True, False])
-    def test_after_the_loop_it_is_called_all_the_same(self, asynchronous: bool) -> None:
-        """The lock that a loop left behind runs out of time: that is told in a thread."""
+    def test_on_lost_is_called_after_its_loop_has_ended(self, asynchronous: bool) -> None:
         told: list[str | None] = []
 
         async def later(lost: LockLost) -> None:
@@ -289,10 +287,9 @@ class TestOnLost:
         assert not held.healthy
         assert not mutex.healthy
 
-    def test_a_task_that_it_starts_means_the_next_acquisition_once_the_lost_one_is_released(
+    def test_a_task_started_by_on_lost_may_acquire_again(
         self,
     ) -> None:
-        """The task acquires again; a task of its own means that lock."""
         store = MemoryStore()
 
         async def main() -> None:

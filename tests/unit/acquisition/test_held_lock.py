@@ -44,8 +44,7 @@ def taken(store: MemoryStore, name: str = NAME) -> str | None:
 
 
 class TestOneAcquisition:
-    def test_it_means_the_same_lock_for_ever(self, store: MemoryStore) -> None:
-        """Lost it says lost, released it says released, whoever has the lock then."""
+    def test_a_held_lock_never_means_another_acquisition(self, store: MemoryStore) -> None:
         mutex = ClusterMutex(NAME, store=store)
         lost = mutex.acquire()
         assert lost is not None
@@ -87,8 +86,7 @@ class TestOneAcquisition:
         ):
             pytest.fail("its block releases it")
 
-    def test_a_refused_release_stops_nobody_s_heartbeats(self, store: MemoryStore) -> None:
-        """One owner has lost it and another has it: a third may mean either, and ends neither."""
+    def test_a_refused_release_stops_no_heartbeats(self, store: MemoryStore) -> None:
         mutex = ClusterMutex(NAME, store=store, keepalive=True, **NOT_LOST)
         lost = in_thread(mutex.acquire)
         store.model.remove_holder(NAME)
@@ -103,15 +101,13 @@ class TestOneAcquisition:
             assert first is not None
             wait_until(lambda: (held.record.alive_at or 0) > first + 0.1, what="pushes")
 
-    def test_the_only_one_is_anybody_s(self, store: MemoryStore) -> None:
-        """As with `threading.Lock`; the block's end finds it released and does nothing."""
+    def test_any_thread_may_release_the_only_acquisition(self, store: MemoryStore) -> None:
         mutex = ClusterMutex(NAME, store=store)
         with mutex:
             in_thread(mutex.release)
             assert taken(store) is None
 
-    def test_an_exit_by_hand_ends_what_an_entry_by_hand_took(self, store: MemoryStore) -> None:
-        """And not the next acquisition, where that was released inside."""
+    def test_a_manual_exit_ends_only_the_acquisition_of_its_enter(self, store: MemoryStore) -> None:
         mutex = ClusterMutex(NAME, store=store)
         mutex.__enter__()
         mutex.release()
@@ -146,8 +142,7 @@ class TestOneAcquisition:
 
 
 class TestAsyncio:
-    def test_whose_call_it_is_is_fixed_when_it_is_called(self, store: MemoryStore) -> None:
-        """So all ways to run a coroutine mean the same."""
+    def test_the_caller_is_fixed_when_the_method_is_called(self, store: MemoryStore) -> None:
         mutex = AsyncClusterMutex(NAME, store=store)
 
         async def main() -> None:
@@ -166,10 +161,9 @@ class TestAsyncio:
 
         asyncio.run(main())
 
-    def test_an_ended_task_s_lock_is_dropped(
+    def test_the_lock_of_an_ended_task_is_forgotten(
         self, store: MemoryStore, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """The mutex keeps it for the task: no other could know that it is to release it."""
         mutex = AsyncClusterMutex(NAME, store=store)
 
         async def job() -> None:
@@ -191,10 +185,9 @@ class TestAsyncio:
 
 class TestDropped:
     @pytest.mark.parametrize("keeps", ["mutex", "nothing"])
-    def test_one_that_nobody_refers_to_is_pushed_no_more(
+    def test_a_garbage_collected_lock_gets_no_more_heartbeats(
         self, store: MemoryStore, keeps: str, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """And the line that took it is named, once; the mutex keeps it."""
         mutex: Any = ClusterMutex(NAME, store=store, keepalive=True, **NOT_LOST)
         uuid = mutex.acquire().uuid
         if keeps == "nothing":
@@ -217,11 +210,9 @@ class TestDropped:
             mutex.release()
             assert "dropped" not in caplog.text
 
-    def test_a_finalizer_may_release_what_it_was_given(
+    def test_a_finalizer_may_release_its_lock(
         self, store: MemoryStore, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Though the garbage collector has cleared all weak references by then."""
-
         class Job:
             def __init__(self) -> None:
                 self.mutex = ClusterMutex(NAME, store=store)
@@ -263,10 +254,9 @@ def unfinished() -> list[HeldLock]:
 
 class TestLost:
     @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, ValueError, None])
-    def test_it_is_told_once_whatever_else_is_raised(
+    def test_a_loss_is_raised_once_beside_other_exceptions(
         self, store: MemoryStore, kind: type[BaseException] | None, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """An interrupt goes on as it is; any other exception becomes the cause of the loss."""
         losses: list[LockLost] = []
 
         @ClusterMutex(NAME, store=store, on_lost=losses.append)
@@ -332,10 +322,9 @@ class Awaitable:
 
 class TestDecorator:
     @pytest.mark.parametrize("function", [generator, asynchronous, unprotected(), Awaitable])
-    def test_a_result_whose_work_comes_later_is_refused(
+    def test_a_deferred_result_is_refused(
         self, store: MemoryStore, function: Callable[[], Any]
     ) -> None:
-        """By tasks, too, and where a job may be skipped."""
         mutex, tasks = ClusterMutex(NAME, store=store), AsyncClusterMutex(NAME, store=store)
 
         async def returns() -> Any:
@@ -349,9 +338,7 @@ class TestDecorator:
                 asyncio.run(decorate_async(returns)())
         assert taken(store) is None
 
-    def test_marks_of_methods_and_asynchronous_generators_are_named(
-        self, store: MemoryStore
-    ) -> None:
+    def test_misplaced_decorators_are_named(self, store: MemoryStore) -> None:
         mutex: Any
         for mutex in (ClusterMutex(NAME, store=store), AsyncClusterMutex(NAME, store=store)):
             for decorate in (mutex, mutex.skip_if_held):
@@ -360,8 +347,7 @@ class TestDecorator:
                 with pytest.raises(TypeError, match="runs after its call"):
                     decorate(asynchronous)
 
-    def test_what_runs_after_its_call_is_refused(self, store: MemoryStore) -> None:
-        """When decorating where that can be seen, else at the call."""
+    def test_functions_that_run_after_their_call_are_refused(self, store: MemoryStore) -> None:
         mutex = ClusterMutex(NAME, store=store)
 
         async def coroutine() -> None:
@@ -386,8 +372,7 @@ class TestDecorator:
             work()
 
 
-def test_time_that_has_run_out_is_no_wait_without_limit(store: MemoryStore) -> None:
-    """-1 is the constructor's `timeout`; None waits for ever."""
+def test_a_negative_timeout_is_refused(store: MemoryStore) -> None:
     mutex = ClusterMutex(NAME, store=store, timeout=0)
     with pytest.raises(ValueError, match="non-negative"):
         mutex.acquire(timeout=timedelta(seconds=-1))
@@ -471,7 +456,7 @@ def test_there_are_no_copies(
 
 
 @pytest.mark.parametrize("kind", ["thread", "callback", "coroutine"])
-def test_an_on_lost_that_fails_is_logged_with_the_lock_s_name(
+def test_a_failing_on_lost_is_logged_with_the_name_of_the_lock(
     kind: str, store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(_: LockLost) -> None:

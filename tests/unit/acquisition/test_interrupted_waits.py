@@ -58,15 +58,13 @@ threading.Thread(target=wait, daemon=True).start()
 
 
 @pytest.mark.parametrize("wait", [_TIMERS, _INBOX], ids=["timers", "a waiter"])
-def test_it_ends_when_its_time_is_up(wait: str) -> None:
-    """Neither pushes nor a waiter's timeout depend on what signals come."""
+def test_an_interrupted_wait_ends_on_time(wait: str) -> None:
     program = [sys.executable, "-c", _INTERRUPTED + wait + _LEAVE_IT]
     done = subprocess.run(program, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_what_a_thread_of_ours_starts_hears_signals() -> None:
-    """Though the thread that starts all others hears none: `on_lost` may start a program."""
+def test_a_program_started_by_a_library_thread_receives_signals() -> None:
     program = """
 import subprocess, sys
 from lockclient.threads.pool import WorkerPool

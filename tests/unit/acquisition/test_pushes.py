@@ -37,8 +37,7 @@ class SlowStore(MemoryStore):
         return outcome
 
 
-def test_one_that_failed_ends_none_that_follow() -> None:
-    """As in python-redis-lock, #85."""
+def test_a_failed_push_does_not_end_later_pushes() -> None:
     store = SlowStore()
     with ClusterMutex("x", store=store, keepalive=True, expected_runtime=2, auto_unlock_after=90):
         # Not sooner: whoever got its lock slowly pushes it until that is answered.

@@ -69,8 +69,7 @@ def test_a_context_of_a_thread_of_the_library_lets_other_threads_wait() -> None:
     held.release()
 
 
-def test_garbage_that_releases_at_any_instruction_hangs_nothing() -> None:
-    """It hands over where the library's own code is on the thread's stack, and all is released."""
+def test_a_finalizer_that_releases_at_any_instruction_hangs_nothing() -> None:
     store = MemoryStore()
     everywhere = GarbageEverywhere(store, 17)
     mutex, stack = ClusterMutex("x", store=store), ExitStack()

@@ -134,8 +134,7 @@ NEXT: dict[str, tuple[list[News], Step | type]] = {
 
 
 class TestGettingIt:
-    def test_one_request_gets_a_free_lock(self) -> None:
-        """Take, and that is all; the stamps are those of when it was sent."""
+    def test_a_free_lock_takes_one_request(self) -> None:
         acquisition = Acquisition(Holder("x", "me"), Runtime(300.0, 900.0), queue=True)
         take = acquisition.begin(START)
         assert isinstance(take, Take)
@@ -147,8 +146,7 @@ class TestGettingIt:
         assert acquisition.deadline == START.monotonic + 900.0
         assert acquisition.quiet_until == START.monotonic + 1.0
 
-    def test_who_does_not_want_to_wait_asks_once(self) -> None:
-        """Refused means busy, and nothing can be left behind."""
+    def test_a_non_blocking_acquire_sends_one_request(self) -> None:
         acquisition = begun(queue=False)
         assert steps(acquisition, Refused("other", 7)) is End.BUSY
         assert acquisition.start_withdrawal() is None
@@ -160,16 +158,14 @@ class TestGettingIt:
         assert step.ticket.uuid == "me"
         assert (step.ticket.reason, step.ticket.since) == ("why", 5_000.1)
 
-    def test_who_has_a_lease_queues_at_once(self) -> None:
-        """One request does both where tickets cost nothing."""
+    def test_a_waiter_with_a_ticket_lease_queues_at_once(self) -> None:
         acquisition = Acquisition(
             Holder("x", "me"), Runtime(300.0, 900.0), queue=True, has_ticket_lease=True
         )
         assert isinstance(acquisition.begin(START), TakeOrQueue)
 
     @pytest.mark.parametrize(("news", "step"), NEXT.values(), ids=NEXT)
-    def test_what_a_waiter_does_next(self, news: list[News], step: Step | type) -> None:
-        """A watch begins after the answer, so that nothing is missed."""
+    def test_the_next_step_of_a_waiter(self, news: list[News], step: Step | type) -> None:
         found = steps(begun(), Refused("other", 7), *news)
         assert type(found) is step or found == step
 
@@ -179,8 +175,9 @@ class TestGettingIt:
         assert isinstance(step, Claim)
         assert step.ticket_revision == 8
 
-    def test_whose_ticket_is_gone_queues_again(self, caplog: pytest.LogCaptureFixture) -> None:
-        """Found in a look or in the claim, said in the log; the time of coming stays."""
+    def test_a_waiter_that_lost_its_ticket_queues_again(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         acquisition = begun()
         steps(acquisition, Refused("other", 7), Queued(8, "ahead", "other", 9))
         assert isinstance(acquisition.woken(None, at(29)), GetPosition)
@@ -196,16 +193,14 @@ class TestGettingIt:
 
 
 class TestLostAnswers:
-    def test_it_is_asked_again_with_stamps_of_now(self) -> None:
-        """The same request; what the first one did, the answer tells."""
+    def test_a_retry_has_new_stamps(self) -> None:
         acquisition = begun()
         acquisition.delivery.ambiguous = True
         again = acquisition.again(at(10))
         assert isinstance(again, Take)
         assert (again.holder.uuid, again.holder.alert_at) == ("me", 5_310.0)
 
-    def test_a_lock_that_an_earlier_sending_got_is_confirmed_first(self) -> None:
-        """Its stamps are older than we know: a push, with stamps of its own each time."""
+    def test_a_lock_taken_by_an_earlier_sending_is_confirmed_by_a_push(self) -> None:
         acquisition = begun()
         acquisition.delivery.ambiguous = True
         acquisition.again(at(0.1))
@@ -223,8 +218,7 @@ class TestLostAnswers:
         """Who has the lock since seconds ago may be past its time already."""
         assert isinstance(begun().answered(Taken(5), at(2)), Push)
 
-    def test_a_lock_that_was_removed_meanwhile_ends_this_uuid(self) -> None:
-        """The confirming push finds it gone: it begins again with a new uuid, or gives up."""
+    def test_a_lock_removed_before_its_confirmation_needs_a_new_uuid(self) -> None:
         patient, hasty = begun(), begun(queue=False)
         assert steps(patient, Taken(5, by_earlier_send=True), NotHolder("o", None)) is End.USED_UP
         assert steps(hasty, Taken(5, by_earlier_send=True), NotHolder("o", None)) is End.BUSY
@@ -233,8 +227,7 @@ class TestLostAnswers:
         assert isinstance(again, Take)
         assert (again.holder.uuid, again.holder.reason) == ("me-again", "why")
 
-    def test_a_uuid_that_was_removed_is_not_used_again(self) -> None:
-        """It had the lock and nobody was told; its removal has marked it."""
+    def test_a_removed_uuid_is_not_used_again(self) -> None:
         acquisition = begun()
         assert (
             steps(acquisition, Refused(None, 7), Refused(None, 8, uuid_spent=True)) is End.USED_UP
@@ -243,24 +236,21 @@ class TestLostAnswers:
     @pytest.mark.parametrize(
         "outcomes", [[Taken(5)], [Refused("o", 5)], [Refused("o", 5), Queued(5, None, "o", 5)]]
     )
-    def test_what_may_arrive_late_is_remembered(self, outcomes: list[Outcome]) -> None:
-        """A take that was sent twice may come again when all is over, whatever came after it."""
+    def test_a_request_that_may_arrive_late_is_remembered(self, outcomes: list[Outcome]) -> None:
         acquisition = begun()
         acquisition.delivery.ambiguous = True
         steps(acquisition, *outcomes)
         assert acquisition.may_arrive_late
         assert acquisition.start_withdrawal() == Withdraw("x", "me", tombstone=True)
 
-    def test_nobody_answered(self) -> None:
-        """Unknown is not the same as not sent: only one of them can leave something."""
+    def test_an_unanswered_take_is_withdrawn(self) -> None:
         acquisition = begun()
         assert acquisition.start_withdrawal() is None
         acquisition.delivery.ambiguous = True
         assert acquisition.start_withdrawal() == Withdraw("x", "me", tombstone=True)
 
     @pytest.mark.parametrize("identity", [None, "worker"])
-    def test_an_interrupt_under_way_leaves_a_mark(self, identity: str | None) -> None:
-        """What was asked when the interrupt came may happen after the first clean-up."""
+    def test_an_interrupted_request_leaves_a_tombstone(self, identity: str | None) -> None:
         acquisition = begun(identity=identity)
         if identity is not None:
             previous = Holder("x", "dead", identity=identity)
@@ -269,13 +259,12 @@ class TestLostAnswers:
         acquisition.delivery.in_flight = True
         assert acquisition.start_withdrawal() == Withdraw("x", "me", tombstone=True)
 
-    def test_a_ticket_is_a_trace(self) -> None:
-        """Who gives up in line has something to take back, and nothing can arrive late."""
+    def test_a_waiter_withdraws_its_ticket(self) -> None:
         acquisition = begun()
         steps(acquisition, Refused("o", 7), Queued(8, None, "o", 9))
         assert acquisition.start_withdrawal() == Withdraw("x", "me")
 
-    def test_what_was_never_sent_needs_no_withdrawal(self) -> None:
+    def test_an_unsent_take_needs_no_withdrawal(self) -> None:
         acquisition = Acquisition(Holder("x", "me"), Runtime(1.0, 2.0), queue=True)
         assert acquisition.start_withdrawal() is None
 
@@ -320,18 +309,16 @@ class TestIdentity:
             Holder("x", "o", identity="worker", format=2),
         ],
     )
-    def test_nobody_else_s_lock_is(self, previous: Holder | None) -> None:
-        """Another identity, a process that certainly runs, a newer format: it waits."""
+    def test_the_lock_of_another_holder_is_not_replaced(self, previous: Holder | None) -> None:
         seen = ReadResult(previous, (), None, 4)
         patient = begun(identity="worker")
         assert isinstance(steps(patient, Refused("o", 4), seen), TakeOrQueue)
         hasty = begun(identity="worker", queue=False)
         assert steps(hasty, Refused("o", 4), seen) is End.BUSY
 
-    def test_a_lock_of_a_newer_format_is_left_alone_and_that_is_said(
+    def test_a_lock_of_a_newer_format_is_not_reclaimed_and_logged(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Nor is it looked every second whether its process has ended: that would not help."""
         acquisition = begun(identity="worker")
         previous = Holder("x", "dead", hostname="h", identity="worker", format=2)
         steps(acquisition, Refused("dead", 4), ReadResult(previous, (), None, 4))
@@ -339,8 +326,7 @@ class TestIdentity:
         assert "'x'" in caplog.text
         assert "its format 2 is newer" in caplog.text
 
-    def test_it_is_tried_once(self) -> None:
-        """Somebody else was quicker: then it is a waiter like any other."""
+    def test_reclaiming_is_tried_once(self) -> None:
         acquisition = begun(identity="worker")
         previous = Holder("x", "dead", identity="worker")
         steps(acquisition, Refused("dead", 4), ReadResult(previous, (), None, 4))
@@ -348,8 +334,7 @@ class TestIdentity:
 
 
 class TestHoldingIt:
-    def test_a_push_counts_from_before_it_was_sent(self) -> None:
-        """Its own duration is not added to the time that the lock is ours."""
+    def test_validity_counts_from_before_the_push_was_sent(self) -> None:
         acquisition = held()
         push = acquisition.push(at(50))
         acquisition.pushed(push, Done(9), at(50).monotonic)
@@ -358,8 +343,7 @@ class TestHoldingIt:
         assert acquisition.holder.alert_at == START.wall + 50 + 300
         assert acquisition.check(at(949.9).monotonic) is None
 
-    def test_a_push_says_after_which_write_it_comes(self) -> None:
-        """The last one of its own that was confirmed, whatever order the answers come in."""
+    def test_a_push_names_the_write_before_it(self) -> None:
         acquisition = held()
         pushes = []
         for outcome in (Done(9), Done(7), Done(11)):
@@ -368,8 +352,7 @@ class TestHoldingIt:
         assert [push.revision for push in pushes] == [5, 9, 9]
         assert acquisition.push(at(-50)).revision == 11  # also when the wall clock was set back
 
-    def test_after_another_hand_s_write_it_is_pushed_again(self) -> None:
-        """What stands there nobody has promised us, so it counts for nothing but its revision."""
+    def test_a_foreign_write_is_followed_by_another_push(self) -> None:
         acquisition = held()
         deadline, before = acquisition.deadline, acquisition.holder
         push = acquisition.push(at(50))
@@ -380,8 +363,7 @@ class TestHoldingIt:
         assert acquisition.pushed(again, Done(10), at(50.1).monotonic)
         assert acquisition.deadline == START.monotonic + 50.1 + 900
 
-    def test_a_lock_that_an_earlier_sending_got_is_pushed_until_it_is_confirmed(self) -> None:
-        """Also if somebody writes its stamps in between."""
+    def test_a_lock_taken_by_an_earlier_sending_is_pushed_until_confirmed(self) -> None:
         acquisition = begun()
         acquisition.delivery.ambiguous = True
         assert isinstance(steps(acquisition, Taken(5, by_earlier_send=True)), Push)
@@ -392,8 +374,7 @@ class TestHoldingIt:
         assert acquisition.token == 5
 
     @pytest.mark.promise(number=3)
-    def test_time_alone_loses_it(self) -> None:
-        """From the deadline on, by the holder's own clock, it counts as lost, and stays so."""
+    def test_a_lock_is_lost_at_its_deadline(self) -> None:
         acquisition = held()
         assert acquisition.deadline == at(900).monotonic
         assert acquisition.check(at(899.999).monotonic) is None
@@ -403,14 +384,12 @@ class TestHoldingIt:
         assert (loss.name, loss.uuid, loss.removal) == ("x", "me", None)
         assert acquisition.check(at(0).monotonic) is loss
 
-    def test_without_an_end_time_never_loses_it(self) -> None:
-        """`auto_unlock_after=None`: nobody removes it, so time says nothing."""
+    def test_a_lock_without_auto_unlock_has_no_deadline(self) -> None:
         acquisition = held(auto_unlock=None)
         assert acquisition.deadline == math.inf
         assert acquisition.check(at(1e9).monotonic) is None
 
-    def test_a_refused_push_says_who_removed_it_and_why(self) -> None:
-        """The record of the removal is in the text and in the field."""
+    def test_the_loss_after_a_refused_push_names_the_remover_and_the_reason(self) -> None:
         acquisition = held()
         removal = Removal(acquisition.holder, 6_000.0, "ann", "force-unlock", "web-1 burnt down.")
         acquisition.pushed(acquisition.push(at(9)), NotHolder("next", removal), at(9).monotonic)
@@ -431,8 +410,7 @@ class TestHoldingIt:
         acquisition.note_read(ReadResult(Holder("x", "next", hostname="web-2", pid=7), (), None, 9))
         assert "now held by web-2, pid 7" in str(acquisition.loss)
 
-    def test_time_that_ran_out_is_no_removal(self) -> None:
-        """Whatever is read afterwards: this program itself may have taken the lock again."""
+    def test_a_loss_by_deadline_is_not_reported_as_a_removal(self) -> None:
         acquisition = held()
         acquisition.check(at(10_000).monotonic)
         acquisition.note_event(WatchEvent(9, "next"))
@@ -440,8 +418,7 @@ class TestHoldingIt:
         assert "counts as lost" in str(acquisition.loss)
 
     @pytest.mark.parametrize("event", [WatchEvent(9), WatchEvent(9, "other")])
-    def test_the_watch_tells(self, event: WatchEvent) -> None:
-        """Deleted, or another one's: lost. What the record says is added when it is known."""
+    def test_the_watch_shows_a_loss(self, event: WatchEvent) -> None:
         acquisition = held()
         acquisition.note_event(event)
         assert acquisition.loss is not None
@@ -467,8 +444,7 @@ class TestHoldingIt:
         acquisition.note_unlock_refused(NotHolder(None, None, resent=True))
         assert acquisition.check(at(10_000).monotonic) is None
 
-    def test_an_unlock_that_finds_it_gone_is_a_loss(self) -> None:
-        """Unless it was sent twice and nobody left a record: then the first one did it."""
+    def test_an_unlock_of_a_removed_lock_is_a_loss(self) -> None:
         removal = Removal(Holder("x", "me"), 1.0, "ann", "force-unlock", "")
         for outcome, lost in [
             (NotHolder(None, None), True),

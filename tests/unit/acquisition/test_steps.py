@@ -57,20 +57,17 @@ def taken(store: Store) -> Store:
     return store
 
 
-def test_time_that_is_up_says_nothing_about_the_store() -> None:
-    """Once it has answered, who runs out of time did not get the lock: that is no failure."""
+def test_a_timeout_while_the_store_answers_is_no_store_error() -> None:
     store = taken(SlowStore(TakeOrQueue))
     assert ClusterMutex("x", store=store).acquire(timeout=0.2) is None
 
 
-def test_a_store_that_never_answered_is_unavailable() -> None:
-    """Nobody knows whether the lock was free."""
+def test_a_timeout_without_any_answer_is_store_unavailable() -> None:
     with pytest.raises(StoreUnavailable):
         ClusterMutex("x", store=SlowStore(Take)).acquire(timeout=0.2)
 
 
-def test_who_waits_for_ever_outlasts_a_pause() -> None:
-    """The store was there once: it is waited for, however long it takes."""
+def test_a_waiter_without_timeout_survives_an_outage() -> None:
     store = taken(SlowStore(TakeOrQueue, seconds=0.05))
     waiter = ClusterMutex("x", store=store)
     thread = threading.Thread(target=waiter.acquire)
@@ -94,8 +91,7 @@ class SilentStore(MemoryStore):
         return super().watch(target, revision, lambda _: None)
 
 
-def test_a_watch_that_lies_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A waiter that hears nothing looks for itself, once a minute."""
+def test_a_silent_watch_is_backed_by_a_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lockclient.acquisition.acquire.POSITION_POLL_S", 0.2)
     store = taken(SilentStore())
     waiter = ClusterMutex("x", store=store)
@@ -126,8 +122,7 @@ class RemovingStore(MemoryStore):
         return outcome
 
 
-def test_a_uuid_that_was_removed_holds_no_more() -> None:
-    """Force-unlocked before its first push was confirmed: it goes on with another uuid."""
+def test_a_removal_before_the_first_confirmed_push_needs_a_new_uuid() -> None:
     store = RemovingStore()
     with ClusterMutex("x", store=store) as held:
         assert store.victim is not None
@@ -155,8 +150,7 @@ class LateStore(MemoryStore):
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 31])
-def test_what_happened_before_the_watch_began_is_not_missed(ahead: int) -> None:
-    """The watch says since when it listens; a waiter whose answer is older looks at once."""
+def test_events_before_the_watch_began_are_not_missed(ahead: int) -> None:
     store = taken(LateStore())
     for number in range(ahead):
         store.wait("x", f"ahead-{number:02}")
@@ -226,8 +220,7 @@ def test_a_refusal_is_raised_at_once() -> None:
         ({"timeout": 0.05}, [Take, TakeOrQueue, Withdraw]),
     ],
 )
-def test_it_asks_no_more_than_it_must(how: dict[str, float], kinds: list[type]) -> None:
-    """A try costs one request; a wait that ends one more for the ticket and one to take it back."""
+def test_the_number_of_requests_of_an_acquire(how: dict[str, float], kinds: list[type]) -> None:
     store = taken(MemoryStore())
     assert not ClusterMutex("x", store=store).acquire(**how)  # type: ignore[arg-type]
     assert [type(each) for each in store.asked] == kinds

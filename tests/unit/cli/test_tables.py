@@ -53,8 +53,7 @@ def test_states_and_times_are_never_cut(memory: MemoryStore, width: int) -> None
     assert titles.split()[:3] == ["STATE", "NAME", "WAIT"]
 
 
-def test_what_may_be_shortened_is_and_then_left_out(memory: MemoryStore) -> None:
-    """Names in their middle, a host's domain before its name, and pids never."""
+def test_columns_are_shortened_then_left_out(memory: MemoryStore) -> None:
     titles, line, _ = table(memory, 80)
     assert "REASON" not in titles
     assert re.search(r"terraform…\S*-west-1 +12  ci-runner-3:30415", line)

@@ -62,7 +62,7 @@ def test_the_pages_stay_short() -> None:
     assert sum(len(prose(page).split()) for page in PAGES) <= MOST_WORDS
 
 
-def test_a_fact_stands_once_and_other_pages_link_to_it() -> None:
+def test_no_two_pages_repeat_each_other() -> None:
     found = {page.name: runs(page) for page in [*PAGES, CHECKOUT / "README.md"]}
     for (one, here), (other, there) in combinations(found.items(), 2):
         shared = {" ".join(words) for words in here & there}
@@ -86,8 +86,7 @@ MARK = re.compile(r"^\s*@pytest\.mark\.promise\(number=(\d+)\)$", re.MULTILINE)
 ROW = re.compile(r"^\| (\d) \| `(tests/\S+)` \| `(\S+)` \|$", re.MULTILINE)
 
 
-def test_each_has_a_test_that_finds_a_planted_bug() -> None:
-    """The table of docs/reliability.md; `make mutants` runs each bug against its test."""
+def test_each_promise_has_a_test_that_finds_a_planted_bug() -> None:
     rows = ROW.findall((CHECKOUT / "docs/reliability.md").read_text(encoding="utf-8"))
     mutants = {mutant.name: mutant for mutant in all_mutants()}
     assert {number for number, _, _ in rows} == PROMISED

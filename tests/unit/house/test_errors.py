@@ -46,13 +46,14 @@ ALL = [
         (StoreError, ClusterMutexError),
     ],
 )
-def test_each_is_also_what_people_catch(kind: type[Exception], builtin: type[Exception]) -> None:
-    """One root for all, and the builtin that says the same."""
+def test_each_error_is_also_the_fitting_builtin(
+    kind: type[Exception], builtin: type[Exception]
+) -> None:
     assert issubclass(kind, builtin)
     assert issubclass(kind, ClusterMutexError)
 
 
-def test_a_lock_that_nobody_holds_is_not_free_for_those_who_wait_before() -> None:
+def test_a_timeout_on_a_free_lock_names_the_waiters_ahead() -> None:
     store = MemoryStore()
     store.wait("x", "before", hostname="other")
     with pytest.raises(LockTimeout, match="Nobody holds it, but 1 waits for it"):
@@ -61,8 +62,7 @@ def test_a_lock_that_nobody_holds_is_not_free_for_those_who_wait_before() -> Non
 
 @pytest.mark.parametrize("error", ALL, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_it_survives_pickling(error: ClusterMutexError, protocol: int) -> None:
-    """Type, text and every field arrive in the other process, by every protocol."""
+def test_errors_survive_pickling(error: ClusterMutexError, protocol: int) -> None:
     other = pickle.loads(pickle.dumps(error, protocol))
     assert type(other) is type(error)
     assert str(other) == "m"

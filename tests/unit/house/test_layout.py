@@ -96,8 +96,7 @@ def test_each_scheme_leads_to_a_store_of_its_own() -> None:
         }
 
 
-def test_the_page_about_it_names_what_is_there() -> None:
-    """docs/architecture.md: each file and folder, each link, and each box of its tree."""
+def test_the_architecture_page_names_existing_files() -> None:
     docs = CHECKOUT / "docs"
     page = (docs / "architecture.md").read_text(encoding="utf-8")
     named = re.findall(r"`(\w+/[\w./]*)`", page)
@@ -129,13 +128,9 @@ def test_the_page_about_it_names_what_is_there() -> None:
         ("lockclient.Settings.load('gs://bucket/x'); lockclient.ClusterMutex('x')", {"grpc"}),
     ],
 )
-def test_importing_the_library_loads_nothing_that_nobody_asked_for_and_starts_nothing(
+def test_importing_the_library_loads_no_optional_module_and_starts_nothing(
     script: str, others: set[str]
 ) -> None:
-    """A lock library lives in other people's programs: two dependencies and no side effects.
-
-    What only one store needs is loaded when a URL, or its lack, says that it is this one.
-    """
     url = re.search("gs://[^']+", script)
     done = subprocess.run(
         [

@@ -73,8 +73,7 @@ def test_no_version_with_a_known_hole_is_allowed(name: str) -> None:
     assert not [version for version in (first, *MENDED.get(name, ())) if version not in allowed]
 
 
-def test_what_is_imported_is_asked_for() -> None:
-    """Also what comes along with something else today: that may change its mind."""
+def test_each_import_is_a_declared_requirement() -> None:
     brought = packages_distributions()
     assert brought["werkzeug"] == ["Werkzeug"]
     for module in SOURCES:
@@ -89,8 +88,7 @@ def test_what_is_imported_is_asked_for() -> None:
                 assert by & asked.keys(), f"{module} imports {imported}"
 
 
-def test_the_lowest_versions_are_those_that_are_tried() -> None:
-    """`.ci/matrix` runs the floors, of grpcio as far as that Python has a wheel of it."""
+def test_the_lowest_versions_are_tested() -> None:
     tree = ast.parse((CHECKOUT / ".ci/matrix.py").read_text(encoding="utf-8"))
     said = {
         target.id: node.value

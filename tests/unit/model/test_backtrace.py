@@ -29,8 +29,7 @@ def backtrace_of(acquire: Callable[[ClusterMutex], object]) -> str:
     return text
 
 
-def test_it_ends_with_the_line_that_took_the_lock() -> None:
-    """File, line, function and source line, as Python prints them, the innermost last."""
+def test_the_backtrace_ends_with_the_calling_line() -> None:
     text = backtrace_of(lambda mutex: mutex.acquire())  # this line
     *_, head, line = text.splitlines()
     assert head.startswith(f'  File "{__file__}", line ')
@@ -38,9 +37,7 @@ def test_it_ends_with_the_line_that_took_the_lock() -> None:
     assert line.strip() == "text = backtrace_of(lambda mutex: mutex.acquire())  # this line"
 
 
-def test_no_frame_of_the_library_is_in_it() -> None:
-    """Neither by `acquire` nor by `with`."""
-
+def test_the_backtrace_has_no_frame_of_the_library() -> None:
     def enter(mutex: ClusterMutex) -> None:
         with contextlib.ExitStack() as stack:
             stack.enter_context(mutex)  # here
@@ -61,9 +58,7 @@ def test_a_neighbour_with_a_similar_name_is_the_user_s() -> None:
     assert f'File "{path}", line 2, in job' in scope["job"]()  # type: ignore[operator]
 
 
-def test_no_values_are_in_it() -> None:
-    """What variables hold is nobody's business."""
-
+def test_the_backtrace_has_no_values_of_variables() -> None:
     def secretive(mutex: ClusterMutex, password: str) -> None:
         mutex.acquire()
 
@@ -87,8 +82,7 @@ def test_a_deep_stack_is_cut_at_its_outer_end() -> None:
 
 
 @pytest.mark.parametrize("odd", ["\x01", '"', "\n", "🙂", "é", "\udcff", "x"], ids=ascii)
-def test_nobody_s_own_words_break_its_lock(odd: str) -> None:
-    """In JSON a character may be six bytes: backtrace, reason and identity are bounded in those."""
+def test_long_texts_of_a_holder_do_not_break_its_lock(odd: str) -> None:
     lines = "def deep(levels):\n    return deep(levels - 1) if levels else acquire()\n"
     said = odd * (4096 // size_of(odd.encode(errors="replace").decode()))
     store = MemoryStore()
@@ -117,8 +111,7 @@ def test_code_without_a_file_and_odd_names_are_shown() -> None:
     text.encode()
 
 
-def test_it_can_be_left_out() -> None:
-    """`capture_backtrace=False`: none is written."""
+def test_the_backtrace_can_be_left_out() -> None:
     with ClusterMutex("x", capture_backtrace=False, store=MemoryStore()) as mutex:
         assert mutex.record.backtrace is None
         assert mutex.record.locked_at is not None

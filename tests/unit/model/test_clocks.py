@@ -49,8 +49,7 @@ class TestDurations:
             with pytest.raises(ValueError, match=r"^timeout must be .*not "):
                 require_timeout("timeout", value)
 
-    def test_as_text_it_has_units(self) -> None:
-        """As the command takes it; a `timedelta` is one, too."""
+    def test_durations_as_text_have_units(self) -> None:
         assert Runtime.of("5m", "1h30m") == Runtime(300, 5400)
         assert require_timeout("timeout", "0.5") == 0.5
         assert require_timeout("timeout", timedelta(minutes=2)) == 120
@@ -59,30 +58,26 @@ class TestDurations:
         with pytest.raises(ValueError, match="at most ten years"):
             Runtime.of("9999d")
 
-    def test_what_makes_sense_is_taken(self) -> None:
-        """Integers and floats, up to ten years."""
+    def test_valid_durations_are_accepted(self) -> None:
         assert require_timeout("timeout", None) is None
         assert require_timeout("timeout", 0) == 0
         assert require_timeout("timeout", MAX_DURATION_S) == MAX_DURATION_S
         assert Runtime(1, 2).stamps(10) == Stamps(11, 12)
         assert Runtime(0.001, None).stamps(10) == Stamps(10.001, None)
 
-    def test_unsaid_the_unlock_comes_after_three_times_the_expected_runtime(self) -> None:
-        """However long that is, so that it fits; None still is never."""
+    def test_auto_unlock_defaults_to_three_times_the_expected_runtime(self) -> None:
         assert Runtime.of(300) == Runtime.of(300, "auto") == Runtime(300, 900)
         assert Runtime.of(5000.5) == Runtime(5000.5, 15001.5)
         assert Runtime.of(300, 400) == Runtime(300, 400)
         assert Runtime.of(300, None) == Runtime(300, None)
 
-    def test_the_longest_runtime_leaves_no_time_until_an_unlock_that_is_not_given(self) -> None:
-        """The error names what was given."""
+    def test_the_longest_expected_runtime_needs_an_explicit_auto_unlock(self) -> None:
         with pytest.raises(ValueError, match=r"^expected_runtime must be less than 3650 d, unless"):
             ClusterMutex("x", expected_runtime="3650d")
         assert Runtime.of("3650d", None).auto_unlock is None
 
     @pytest.mark.parametrize("unlock", [300, 299.9, 1])
-    def test_the_alert_comes_before_the_unlock(self, unlock: float) -> None:
-        """An unlock at the same time or before is refused, with both figures."""
+    def test_auto_unlock_must_exceed_the_expected_runtime(self, unlock: float) -> None:
         with pytest.raises(ValueError, match=r"auto_unlock_after \(.*\) must exceed .*\(5 min\)"):
             Runtime(300, unlock)
 
@@ -100,8 +95,7 @@ class TestDeadlines:
         assert not never.expired()
         assert 0 < never.within(1, 5).remaining() <= 5
 
-    def test_it_passes(self) -> None:
-        """What is left is never less than nothing."""
+    def test_a_passed_deadline_has_nothing_left(self) -> None:
         past = Deadline(time.monotonic() - 1)
         assert past.expired()
         assert past.remaining() == 0
@@ -115,7 +109,7 @@ class TestStamps:
         [(1767225600, "1767225600.000"), (1767225600.1236, "1767225600.124"), (0, "0.000")],
     )
     def test_they_are_written_with_milliseconds(self, wall: float, text: str) -> None:
-        """Decimal, no exponent, three places."""
+        """Decimal, no exponent, three stores."""
         assert format_stamp(wall) == text
 
     @pytest.mark.parametrize("text", ["1767225600", "1767225600.5", "1767225600.123456789", "0"])

@@ -31,27 +31,25 @@ def found(holders: dict[str, Holder], *tickets: Ticket) -> list[tuple[str, ...]]
 # ---------------------------------------------------------------- circles
 
 
-def test_two_that_wait_for_each_other_are_one_circle() -> None:
+def test_two_actors_that_wait_for_each_other_are_a_cycle() -> None:
     holders = held(x="A", y="B", z="C")
     assert found(holders, wait("y", "A"), wait("x", "B")) == [("x", "y")]
     assert found(holders, wait("x", "B"), wait("y", "A"), wait("x", "D")) == [("x", "y")]
     assert found(holders, wait("y", "A"), wait("z", "B")) == []
 
 
-def test_a_thread_that_waits_for_its_own_lock_is_no_circle() -> None:
-    """A thread of a pool may have acquired it in an earlier job, and another one releases it."""
+def test_a_thread_that_waits_for_its_own_lock_is_no_cycle() -> None:
     assert found(held(x="A"), wait("x", "A")) == []
 
 
-def test_a_longer_circle_is_found_from_wherever_one_begins() -> None:
+def test_a_longer_cycle_is_found_from_each_start() -> None:
     holders = held(a="1", b="2", c="3")
     waits = [wait("b", "1"), wait("c", "2"), wait("a", "3"), wait("a", "outside")]
     for turn in range(len(waits)):
         assert found(holders, *waits[turn:], *waits[:turn]) == [("a", "b", "c")]
 
 
-def test_what_does_not_say_who_it_is_is_in_no_circle() -> None:
-    """Clients in other languages, older ones: nothing is said of them."""
+def test_a_holder_without_an_actor_is_in_no_cycle() -> None:
     assert found(held(x=None, y=None), wait("y", None), wait("x", None)) == []
     assert found(held(x="", y=""), wait("y", ""), wait("x", "")) == []
     assert found({}, wait("x", "A")) == []
@@ -86,7 +84,7 @@ def test_every_circle_is_found_once(holds: dict[str, str], waits: dict[str, str]
 # ---------------------------------------------------------------- who one is
 
 
-def test_threads_tasks_and_forks_are_told_apart() -> None:
+def test_threads_tasks_and_forks_are_different_actors() -> None:
     mine = this_thread()[1]
     others: list[str] = []
     thread = threading.Thread(target=lambda: others.append(this_thread()[1]))
@@ -112,8 +110,7 @@ def test_threads_tasks_and_forks_are_told_apart() -> None:
     os.close(writing)
 
 
-def test_who_comes_after_another_is_somebody_else() -> None:
-    """The system gives a number of a thread that ended, and Python an address, to the next one."""
+def test_a_reused_thread_id_is_another_actor() -> None:
     idents, actors = [], []
 
     def note() -> None:

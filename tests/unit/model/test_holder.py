@@ -120,8 +120,7 @@ NO_OBJECTS = [
 
 class TestHolder:
     @given(holders, revisions)
-    def test_what_was_written_is_read(self, holder: Holder, revision: int) -> None:
-        """Through the store and back: the same holder, and nothing wrong with it."""
+    def test_a_written_holder_is_read_back(self, holder: Holder, revision: int) -> None:
         stamped = (revision, 0 if holder.auto_unlock_at is None else revision)
         assert written(holder, revision) == replace(
             holder, fencing_token=revision, stamp_revisions=stamped
@@ -130,8 +129,7 @@ class TestHolder:
         assert not written(holder).broken()
 
     @given(hostile)
-    def test_whatever_bytes_never_raise(self, values: dict[str, Found]) -> None:
-        """It is read as far as it can be, shown, and called broken where it is."""
+    def test_no_bytes_make_holder_read_raise(self, values: dict[str, Found]) -> None:
         holder = Holder.read("x", values)
         assert holder.state(1e9) in STATES
         assert holder.broken() == bool(holder.faults()) == (holder.state(1e9) == BROKEN)
@@ -186,8 +184,7 @@ class TestHolder:
         assert holder.faults() == (f"{missing}: is missing",)
         assert holder.broken()
 
-    def test_what_is_not_known_is_ignored(self) -> None:
-        """A newer client may write more than we know; it must not get at other fields, either."""
+    def test_unknown_keys_are_ignored(self) -> None:
         values = {**SOUND, "new": b"1", "problems": b"x", "name": b"y", "fencing_token": b"7"}
         about = b'{"new": 1, "problems": 1, "name": "y", "fencing_token": 7, "uuid": "y"}'
         holder = Holder.read("x", found({**values, "about": about, "pid": b"7"}))
@@ -208,8 +205,7 @@ class TestHolder:
         never = replace(holder, auto_unlock_at=None, auto_unlock_after=None)
         assert never.state(1e9) == ALERT
 
-    def test_the_last_sign_of_life_is_what_its_durations_leave(self) -> None:
-        """By `auto_unlock_at` where it can be told; by `alert_at` where it is never unlocked."""
+    def test_the_last_heartbeat_follows_from_the_stamps(self) -> None:
         holder = timed()
         assert holder.alive_at == 1000.0
         assert replace(holder, stamp_revisions=(6, 5)).alive_at is None  # one was moved alone
@@ -217,8 +213,7 @@ class TestHolder:
         assert replace(holder, auto_unlock_after=None, alert_at=1100.0).alive_at == 1070.0
         assert Holder.read("x", found(SOUND)).alive_at is None
 
-    def test_it_says_who_it_is(self) -> None:
-        """One line for people: host, process, what for, since when."""
+    def test_describe_names_the_process_the_reason_and_the_age(self) -> None:
         holder = Holder("x", "u", hostname="web-1", pid=7, reason="job", locked_at=0.0)
         assert holder.describe() == "web-1, pid 7, for 'job', since 1970-01-01 00:00:00 UTC"
         assert Holder("x").describe() == "an unknown host, pid unknown, since an unknown time"
@@ -244,8 +239,7 @@ class TestUndecided:
             ({"format": 3, "auto_unlock_at": None, "auto_unlock_after": None}, "its format 3"),
         ],
     )
-    def test_others_are_and_say_why(self, facts: dict[str, Any], why: str) -> None:
-        """Nobody is to remove them: they are never overdue, and a matter of their own."""
+    def test_undecided_locks_say_why(self, facts: dict[str, Any], why: str) -> None:
         holder = written(replace(timed(), **facts))
         assert why in holder.undecided()
         assert not holder.broken()
@@ -257,8 +251,7 @@ class TestUndecided:
         [SOUND, {**SOUND, "about": b"{}"}, {**SOUND, "about": b'{"format": 1}'}],
         ids=["four keys", "an empty about", "the known format"],
     )
-    def test_who_says_nothing_of_an_end_has_none(self, values: dict[str, bytes]) -> None:
-        """That is decided: such a lock is rung and never removed."""
+    def test_a_holder_without_an_end_is_decided(self, values: dict[str, bytes]) -> None:
         holder = Holder.read("x", found(values))
         assert holder.undecided() == ""
         assert holder.state(9000) == ALERT
@@ -288,8 +281,7 @@ class TestLeftovers:
     """What stands in the store of a holder that was there before, or of somebody else."""
 
     @pytest.mark.parametrize("key", ["alert_at", "auto_unlock_at", "about"])
-    def test_what_is_older_than_the_uuid_does_not_count(self, key: str) -> None:
-        """Neither as it is nor as something that is wrong."""
+    def test_values_older_than_the_uuid_are_ignored(self, key: str) -> None:
         for value in (b"7", b"{}", b"\xff"):
             new = found({**SOUND, "uuid": b"u"}, 9)
             without = {part: at for part, at in new.items() if part != key}
@@ -301,35 +293,30 @@ class TestLeftovers:
         assert Holder.read("x", found({**SOUND, "about": b'{"pid": 4711.0}'})).pid == 4711
 
     @pytest.mark.parametrize("uuid", [b"", b"\xff", b"u" * (MAX_VALUE_BYTES + 1)])
-    def test_a_uuid_that_can_t_be_read_is_a_holder_s_all_the_same(self, uuid: bytes) -> None:
-        """Of this one acquisition: a person may remove that, and no other."""
+    def test_an_unreadable_uuid_still_names_one_holder(self, uuid: bytes) -> None:
         holder = Holder.read("x", found({**SOUND, "uuid": uuid}, 5))
         assert (holder.uuid, holder.broken()) == ("unreadable-5", True)
         assert holder.updated(found({"uuid": uuid}, 6)).uuid == "unreadable-6"
         assert holder.updated(found({"uuid": b"v"}, 6)).uuid == "v"
 
-    def test_a_stamp_that_is_younger_does(self) -> None:
-        """It was pushed."""
+    def test_a_younger_stamp_is_a_push(self) -> None:
         holder = Holder.read("x", {**found(SOUND), **found({"alert_at": b"77"}, 6)})
         assert (holder.alert_at, holder.stamp_revisions, holder.broken()) == (77.0, (6, 0), False)
 
-    def test_an_about_that_is_younger_is_somebody_else_s(self) -> None:
-        """Nobody may act on it: not by what it says, and not as if it said nothing."""
+    def test_a_younger_about_makes_the_lock_broken(self) -> None:
         holder = Holder.read("x", {**found(SOUND), **found({"about": AUTO}, 6)})
         assert holder.faults() == ("about: was written after uuid, so by somebody else",)
         assert (holder.auto_unlock_after, holder.broken()) == (None, True)
         assert not holder.updated(found({"about": None}, 7)).broken()
 
-    def test_a_uuid_that_is_written_again_ends_what_was_said(self) -> None:
-        """Also the same uuid: who wrote it has not written the rest with it."""
+    def test_a_rewritten_uuid_discards_older_values(self) -> None:
         holder = Holder.read("x", found({**SOUND, "auto_unlock_at": b"60", "about": AUTO}))
         again = holder.updated(found({"uuid": b"u"}, 6))
         assert again.faults() == ("alert_at: is missing",)
         assert (again.auto_unlock_at, again.auto_unlock_after) == (None, None)
         assert (again.fencing_token, again.stamp_revisions) == (6, (0, 0))
 
-    def test_what_stands_there_without_a_uuid_is_nobody_s(self) -> None:
-        """What a holder left whose uuid is gone, and what was written before any was there."""
+    def test_values_without_a_uuid_belong_to_no_holder(self) -> None:
         whole = found({**SOUND, "auto_unlock_at": b"60", "about": AUTO})
         left = {key: at for key, at in whole.items() if key != "uuid"}
         for holder in (
@@ -341,8 +328,7 @@ class TestLeftovers:
             assert holder.faults() == ("uuid: is missing",)
 
     @given(st.data())
-    def test_what_was_followed_is_what_is_read(self, data: st.DataObject) -> None:
-        """Step by step or at one reading, whoever wrote or deleted what in which order."""
+    def test_a_followed_holder_equals_a_read_holder(self, data: st.DataObject) -> None:
         followed, standing = Holder("x"), dict[str, Found]()
         for revision, step in enumerate(data.draw(st.lists(steps, min_size=2)), 1):
             changes = {
@@ -357,30 +343,26 @@ class TestLeftovers:
 
 
 class TestTicketsAndRemovals:
-    def test_a_ticket_comes_back(self) -> None:
-        """Its place is the store's, the rest is in its value."""
+    def test_a_written_ticket_is_read_back(self) -> None:
         ticket = Ticket("x", "u", "h", 7, "main", "why ✓", 5.5, 9)
         assert Ticket.read("x", "u", ticket.value().encode(), 9) == ticket
 
     @given(holders, texts, texts, texts, stamps)
-    def test_a_removal_comes_back(
+    def test_a_written_removal_is_read_back(
         self, holder: Holder, by: str, how: str, why: str, removed_at: float
     ) -> None:
-        """Every fact of the removed holder is in the record, its fencing token, too."""
         removal = Removal(written(holder), removed_at, by, how, why)
         other = Removal.read("x", holder.uuid or "", removal.value().encode())
         kept = replace(removal.holder, process=None, stamp_revisions=(0, 0))
         assert other == replace(removal, holder=kept)
 
-    def test_a_removal_keeps_a_token_that_is_larger_than_any_time(self) -> None:
-        """JSON has whole numbers up to 2**53 exactly; of a larger one no reader knows which."""
+    def test_a_removal_keeps_a_token_up_to_two_to_the_53(self) -> None:
         for token, kept in ((2**53 - 1, 2**53 - 1), (2**53, 0)):
             value = json.dumps({"fencing_token": token}).encode()
             assert Removal.read("x", "u", value).holder.fencing_token == kept
 
     @given(st.binary(max_size=80) | (json_values | json_facts).map(json.dumps).map(str.encode))
-    def test_whatever_value_never_raises(self, value: bytes) -> None:
-        """What can't be read is None or empty; what was read can be shown."""
+    def test_no_value_makes_ticket_or_removal_read_raise(self, value: bytes) -> None:
         ticket = Ticket.read("x", "u", value, 9)
         removal = Removal.read("x", "u", value)
         for shown in (ticket, ticket.facts(), removal.describe(), removal.facts()):
@@ -391,8 +373,7 @@ class TestTicketsAndRemovals:
     @pytest.mark.parametrize(
         "value", [b"", b"[]", b"1", b"{", b"[" * 100_000, b"\xff", b"9" * 5000]
     )
-    def test_no_object_is_an_empty_one(self, value: bytes) -> None:
-        """A ticket has its place in line whatever its value says."""
+    def test_a_value_that_is_no_json_object_is_read_as_empty(self, value: bytes) -> None:
         assert Ticket.read("x", "u", value, 9) == Ticket("x", "u", revision=9)
         assert Removal.read("x", "u", value).describe() == ("removal by unknown at an unknown time")
 
@@ -421,8 +402,7 @@ class TestNames:
         "name",
         ["x", "a" * 255, "é" * 127, "🔒" * 63, "a/b", "%", "..", " ", "<b>", "\u2028", "a\u00a0b"],
     )
-    def test_any_text_of_1_to_255_bytes_is_one(self, name: str) -> None:
-        """Also with slashes, spaces, emoji: it is the keyspace that takes care of them."""
+    def test_any_text_of_1_to_255_bytes_is_a_lock_name(self, name: str) -> None:
         assert check_name(name) == name
 
     @pytest.mark.parametrize("name", ["", "a" * 256, "é" * 128, "🔒" * 64])

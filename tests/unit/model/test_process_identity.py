@@ -32,8 +32,7 @@ def test_a_running_process_provably_runs(child: subprocess.Popen[bytes]) -> None
     assert provably_runs(fingerprint(child.pid))
 
 
-def test_a_dead_one_does_not(child: subprocess.Popen[bytes]) -> None:
-    """As soon as it is dead, even if its parent has not noticed yet."""
+def test_a_dead_process_does_not_run(child: subprocess.Popen[bytes]) -> None:
     said = fingerprint(child.pid)
     assert said is not None
     child.kill()
@@ -79,8 +78,7 @@ def test_a_process_may_call_itself_anything(name: bytes) -> None:
             process.kill()
 
 
-def test_what_does_not_exist_has_no_fingerprint() -> None:
-    """A pid beyond all pids names nobody."""
+def test_a_missing_process_has_no_fingerprint() -> None:
     assert fingerprint(2**40) is None
 
 
@@ -95,8 +93,7 @@ print(before.split()[:4] == mine.split()[:4], provably_runs(before), provably_ru
 """
 
 
-def test_a_program_knows_what_the_same_process_ran_before() -> None:
-    """After `exec` it is the same process with another image, and the one before has ended."""
+def test_a_program_knows_the_fingerprint_from_before_its_exec() -> None:
     said = subprocess.check_output([sys.executable, "-c", REPLACED, REPLACED], text=True)
     assert said == "True False True\n"
 

@@ -10,8 +10,7 @@ from lockclient.model.retention import RECORD_RETENTION, RECORD_RETENTION_S
 DOCS = Path(__file__).parents[3]
 
 
-def test_documents_say_the_same() -> None:
-    """Wherever they tell for how many days records of removals are kept."""
+def test_documents_state_the_retention() -> None:
     said = [
         (page.name, f"{count} days")
         for page in [*(DOCS / "docs").glob("*.md"), DOCS / "README.md"]

@@ -57,8 +57,7 @@ def held(board: Board) -> bool:
 @pytest.mark.parametrize(
     "uuid", ["u\0id", "u\nid", "u\r\nid", "u\rid", " ü\u202e\U0001f512", '"><']
 )
-def test_a_browser_sends_any_holder_s_uuid_as_it_is(board: Board, uuid: str) -> None:
-    """It changes some texts in a hidden field: a NUL, and every kind of line's end."""
+def test_a_browser_sends_any_uuid_unchanged(board: Board, uuid: str) -> None:
     board.store.take("a", uuid=uuid)
     page = board.html(f"{UNLOCK}?{urlencode({'uuid': uuid})}")
     fields = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', page))
@@ -231,8 +230,7 @@ def guess(board: Board, count: int, user: str = "ann") -> list[int]:
     return [ask(board, user.format(n), f"x{n}") for n in range(count)]
 
 
-def test_guessing_is_stopped_and_hinders_nobody_else(guarded: Board) -> None:
-    """Neither another user at the same address nor the same user elsewhere, nor a logged-in one."""
+def test_password_guessing_is_limited_and_locks_out_no_other_user(guarded: Board) -> None:
     assert ask(guarded, "bob", "x") == 200
     assert guess(guarded, 22, "bob") == [401] * 20 + [429] * 2
     assert ask(guarded, "bob", "x") == 200
@@ -242,8 +240,7 @@ def test_guessing_is_stopped_and_hinders_nobody_else(guarded: Board) -> None:
     assert ask(guarded, "ann", "söcret:1", "10.0.1.1") == 200
 
 
-def test_being_logged_in_does_not_tell_which_guess_is_right(guarded: Board) -> None:
-    """A password that was right once is known at once, however many were wrong."""
+def test_a_login_does_not_reveal_which_guess_is_right(guarded: Board) -> None:
     assert ask(guarded, "ann", "söcret:1") == 200
     guess(guarded, 310)
     assert ask(guarded, "ann", "söcret:1") == 429
@@ -271,10 +268,9 @@ def test_more_networks_are_no_more_guesses_without_end(guarded: Board) -> None:
     assert ask(guarded, "ann", "wrong", "192.168.1.1") == 401, "and not 429: it was looked at"
 
 
-def test_strangers_keep_one_core_busy_and_nobody_out(
+def test_wrong_passwords_occupy_one_core_and_lock_out_no_user(
     guarded: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While their passwords are checked, a logged-in user goes on, and a colleague gets in."""
     assert ask(guarded, "ann", "söcret:1", "192.168.1.1") == 200
     there, go_on, check = [0], threading.Event(), bcrypt.checkpw
 
@@ -306,10 +302,9 @@ def test_strangers_keep_one_core_busy_and_nobody_out(
 
 
 @pytest.mark.parametrize("cost", ["04", "05"])
-def test_bcrypt_runs_once_a_login_and_as_long_for_a_user_that_there_is_not(
+def test_bcrypt_takes_as_long_for_an_unknown_user(
     guarded: Board, file: Path, cost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the rounds that are counted, since a clock would prove nothing here."""
     stored = bcrypt.hashpw(b"x", bcrypt.gensalt(int(cost))).decode()
     file.write_text(f"ann:{stored}\n")
     asked: list[bytes] = []
@@ -327,7 +322,7 @@ def test_bcrypt_runs_once_a_login_and_as_long_for_a_user_that_there_is_not(
 
 
 @pytest.mark.parametrize("password", ["", "x" * 73, "x\0y", "\ud800"])
-def test_what_bcrypt_cant_tell_apart_is_no_password(guarded: Board, password: str) -> None:
+def test_passwords_that_bcrypt_would_truncate_are_refused(guarded: Board, password: str) -> None:
     for user in ("bob", "nobody"):
         assert ask(guarded, user, password) == 401
 
@@ -341,10 +336,9 @@ def test_a_changed_password_counts_at_once(guarded: Board, file: Path) -> None:
 @pytest.mark.parametrize(
     "spoilt", [b"", b"# nobody\n", b"ann:in the clear, by mistake\n", b"\xff\xfe", None, Path]
 )
-def test_without_a_user_in_the_file_nobody_is_let_in_at_once(
+def test_a_password_file_without_users_admits_nobody(
     guarded: Board, file: Path, spoilt: bytes | type | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is empty, has no user, a bad line, no UTF-8; is deleted; is a folder."""
     good = file.read_bytes()
     assert ask(guarded, "bob", "x") == 200
     file.unlink()
@@ -362,7 +356,7 @@ def test_without_a_user_in_the_file_nobody_is_let_in_at_once(
     assert caplog.messages[-1] == f"The password file {file} can be used again."
 
 
-def test_a_bad_line_is_nobodys_and_named_and_takes_no_other_with_it(
+def test_a_bad_line_of_the_password_file_is_named_and_skipped(
     guarded: Board, file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     line = f"ann:{hashed('x')}\n".encode()
@@ -383,7 +377,7 @@ def test_a_bad_line_is_nobodys_and_named_and_takes_no_other_with_it(
     ("address", "scheme", "warned"),
     [("10.0.0.1", "http", True), ("10.0.0.1", "https", False), ("127.0.0.1", "http", False)],
 )
-def test_a_password_that_came_in_the_clear_is_told(
+def test_a_password_sent_in_clear_text_is_logged(
     guarded: Board, address: str, scheme: str, warned: bool
 ) -> None:
     asked: dict[str, Any] = {"environ_base": {"REMOTE_ADDR": address}}
@@ -427,7 +421,7 @@ def test_a_header_is_believed_from_named_addresses_only(address: str, user: str,
         assert board.get("/api/locks", by=address, **sent).status_code == code
 
 
-def test_names_that_are_not_utf_8_stay_apart_and_a_forwarded_address_is_not_the_proxy() -> None:
+def test_user_names_that_are_not_utf_8_stay_different() -> None:
     with board_of(f"{HEADER} --proxy-hops 1") as board:
         for user in ("Jos\xe9", "Jos\xe8"):
             assert f">{user}<" in board.html("/", by="10.0.0.5", X_User=user)
@@ -452,7 +446,7 @@ REAL = "198.51.100.7"
         )),
     ],
 )  # fmt: skip
-def test_a_client_is_the_address_that_our_own_proxies_have_added(
+def test_the_client_address_is_the_one_added_by_trusted_proxies(
     hops: int, forwarded: str, by: str
 ) -> None:
     with board_of(f"{HOPS} {hops}") as board:
@@ -461,7 +455,7 @@ def test_a_client_is_the_address_that_our_own_proxies_have_added(
         assert answer.json["removed"]["removed_by"] == f"somebody at {by}"
 
 
-def test_a_proxy_that_adds_no_address_host_or_protocol_is_told() -> None:
+def test_a_proxy_that_omits_a_header_is_logged() -> None:
     with board_of(f"--proxy-hops 1 {TRUSTED}") as board:
         for header, value in (
             *(("For", value) for value in ("x", '203.0.113.5%"', "203.0.113.5%eth0", "1.2.3.4:80")),
@@ -478,7 +472,7 @@ def test_a_proxy_that_adds_no_address_host_or_protocol_is_told() -> None:
             assert board.get("/", by="10.0.0.5", X_Forwarded_For=address).status_code == 200
 
 
-def test_behind_a_proxy_the_origin_is_the_one_in_the_browser() -> None:
+def test_behind_a_proxy_the_origin_is_that_of_the_browser() -> None:
     with board_of(f"{HOPS} 1 --allowed-host localhost,locks.example.org --url-prefix /m") as board:
         forwarded = {"X-Forwarded-Host": "locks.example.org", "X-Forwarded-Proto": "https"}
         headers = {"Origin": "https://locks.example.org", **forwarded}
@@ -569,7 +563,7 @@ def test_every_answer_has_the_headers(board: Board, path: str) -> None:
     assert headers["Cache-Control"] == ("no-cache" if "static" in path else "no-store")
 
 
-def test_a_page_is_compressed_for_a_browser_that_takes_it(board: Board) -> None:
+def test_pages_are_compressed_for_browsers_that_accept_it(board: Board) -> None:
     for path in ("/", "/static/style.css", f"{UNLOCK}?uuid=u1", "/"):  # the last as it was kept
         answer = board.get(path, Accept_Encoding="gzip")
         assert answer.headers["Content-Encoding"] == "gzip"
@@ -612,7 +606,7 @@ def test_a_page_is_compressed_for_a_browser_that_takes_it(board: Board) -> None:
         )),
     ],
 )  # fmt: skip
-def test_flags_that_make_no_sense_are_told_in_a_line(flags: str, said: str) -> None:
+def test_contradictory_flags_give_a_one_line_error(flags: str, said: str) -> None:
     done = CliRunner().invoke(main, flags.split())
     assert done.exit_code == 2
     (line,) = [line for line in done.output.splitlines() if line.startswith("Error: ")]
@@ -632,9 +626,7 @@ def test_flags_that_make_no_sense_are_told_in_a_line(flags: str, said: str) -> N
         (b"\xff\xfe", "not UTF-8"),
     ],
 )
-def test_a_bad_file_of_passwords_is_told_in_a_sentence(
-    tmp_path: Path, text: bytes, said: str
-) -> None:
+def test_a_bad_password_file_gives_a_one_line_error(tmp_path: Path, text: bytes, said: str) -> None:
     path = tmp_path / "users"
     path.write_bytes(text)
     done = CliRunner().invoke(main, ["--auth", "basic", "--htpasswd", str(path)])

@@ -35,7 +35,7 @@ def test_a_lock_is_listed_with_its_facts(board: Board) -> None:
     assert lock["alive_at"] == lock["locked_at"]
 
 
-def test_a_broken_lock_has_null_for_what_cant_be_read(board: Board) -> None:
+def test_a_broken_lock_has_null_for_unreadable_fields(board: Board) -> None:
     board.store.take("odd", alert_at=b"\xff\xfe", pid="many", hostname=None)
     (lock,) = board.get("/api/locks").json["locks"]
     found = [lock[name] for name in ("state", "alert_at", "pid", "hostname")]
@@ -51,7 +51,7 @@ def test_hostile_text_is_plain_json(board: Board) -> None:
     assert answer.json["queue"][0]["hostname"]  # whatever of it can be told
 
 
-def test_long_texts_are_cut_in_lists_and_whole_for_one(board: Board) -> None:
+def test_long_texts_are_cut_in_lists_and_whole_on_one_lock(board: Board) -> None:
     board.store.take("a", uuid="u1", reason="r" * 30_000, identity="i" * 1000)
     board.store.removed("b", "u2", how="auto-unlock", why="w" * 50_000)
     (lock,) = board.get("/api/locks").json["locks"]
@@ -84,8 +84,7 @@ def test_the_most_urgent_come_first(board: Board) -> None:
     ]
 
 
-def test_a_longer_wait_comes_first_also_when_the_first_waiter_leaves(board: Board) -> None:
-    """Though the queues are as long as before; and a page that was seen is asked for anew."""
+def test_locks_are_sorted_by_the_longest_wait(board: Board) -> None:
     for name in ("a", "b"):
         board.store.take(name, held_for=400)
     for number, name in enumerate("abab", 1):
@@ -100,7 +99,7 @@ def test_a_longer_wait_comes_first_also_when_the_first_waiter_leaves(board: Boar
     assert [(lock["name"], lock["waiters"]) for lock in after.json["locks"]] == [("b", 2), ("a", 2)]
 
 
-def test_of_a_queue_that_was_read_in_part_the_first_waiter_is_unknown() -> None:
+def test_the_first_waiter_of_a_partly_read_queue_is_unknown() -> None:
     class InPart(DashboardStore):
         def tickets(self, *asked: Any, **limits: Any) -> Tickets:
             return super().tickets(3, *asked[1:], **limits)
@@ -203,7 +202,7 @@ def test_a_bad_parameter_is_400_with_a_sentence(
 # ---------------------------------------------------------------- one lock
 
 
-def test_one_lock_has_its_backtrace_and_its_queue(board: Board) -> None:
+def test_a_lock_has_its_backtrace_and_its_queue(board: Board) -> None:
     board.store.take("nightly")
     board.store.wait("nightly", "w1", hostname="h1", pid=1, since=5.0, reason="me, too")
     board.store.wait("nightly", "w2", hostname="h2")
@@ -257,7 +256,7 @@ def test_errors_of_the_api_are_json(board: Board) -> None:
         assert answer.json["error"].endswith((".", "?"))
 
 
-def test_a_store_that_does_not_answer_is_503_and_one_that_is_away_is_not_waited_for(
+def test_an_unreachable_store_is_503_without_a_wait(
     board: Board,
 ) -> None:
     board.store.take("a")
@@ -276,7 +275,7 @@ def test_a_store_that_does_not_answer_is_503_and_one_that_is_away_is_not_waited_
 # ---------------------------------------------------------------- removed
 
 
-def test_removals_tell_who_how_why_and_the_dead_holders_facts(board: Board) -> None:
+def test_removals_have_the_remover_the_reason_and_the_facts_of_the_holder(board: Board) -> None:
     facts = {"how": "auto-unlock", "removed_by": "dog:7", "why": "no heartbeat", "pid": 7}
     facts |= {"removed_at": 99.5, "hostname": "h", "locked_at": 1.0}
     board.store.removed("b/c", "u1", **facts, backtrace=BACKTRACE)
@@ -291,7 +290,7 @@ def test_removals_tell_who_how_why_and_the_dead_holders_facts(board: Board) -> N
         assert board.get(path).status_code == 404
 
 
-def test_removals_are_searched_by_all_that_is_known(board: Board) -> None:
+def test_removals_are_searched_by_each_field(board: Board) -> None:
     board.store.removed("a", "u1", how="auto-unlock", removed_by="dog", why="late", hostname="h1")
     board.store.removed("b", "u2", how="force-unlock", removed_by="ann", why="asked", reason="r")
 
@@ -309,7 +308,7 @@ def test_removals_are_searched_by_all_that_is_known(board: Board) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/locks", "/api/locks/a", "/api/removed"])
-def test_what_was_seen_is_304(board: Board, path: str) -> None:
+def test_an_unchanged_page_is_304(board: Board, path: str) -> None:
     board.store.take("a")
     board.store.removed("a", "u0")
     first = board.get(path)
@@ -326,7 +325,7 @@ def test_what_was_seen_is_304(board: Board, path: str) -> None:
     assert board.get(path, If_None_Match=first.headers["ETag"]).status_code == 200
 
 
-def test_one_locks_etag_does_not_care_for_other_locks(board: Board) -> None:
+def test_the_etag_of_a_lock_does_not_depend_on_other_locks(board: Board) -> None:
     board.store.take("a")
     first = board.get("/api/locks/a")
     board.store.take("b")
@@ -365,8 +364,7 @@ def test_each_dashboard_has_etags_of_its_own(board: Board) -> None:
     assert len(tags) == 2
 
 
-def test_a_snapshot_is_used_for_a_while_that_grows_with_its_cost() -> None:
-    """Many viewers of many busy locks must not keep the process building all the time."""
+def test_a_snapshot_is_reused_for_twice_its_build_time() -> None:
     store = DashboardStore()
     store.take("a")
     with Board(store=store, reuse_factor=1e9) as board:

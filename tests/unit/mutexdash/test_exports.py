@@ -44,7 +44,7 @@ def test_the_files_hold_every_record_with_its_backtrace(board: Board) -> None:
     assert len(board.get("/removed.json?q=line").json) == 1
 
 
-def test_a_backtrace_that_records_have_in_common_is_read_once(board: Board) -> None:
+def test_a_shared_backtrace_is_read_once(board: Board) -> None:
     backtrace = b"  File \xe2\x80\xa6"
     code = sha256(backtrace).hexdigest()
     board.store.write(("code", code, "", backtrace))

@@ -46,7 +46,7 @@ def holder(board: Board, name: str = "a") -> str | None:
         ({"reason": "x" * 501}, "500 characters"),
     ],
 )
-def test_what_is_missing_or_mistyped_unlocks_nothing(
+def test_a_missing_or_mistyped_field_unlocks_nothing(
     board: Board, changes: dict[str, Any], said: str
 ) -> None:
     answer = unlock(board, **changes)
@@ -56,7 +56,7 @@ def test_what_is_missing_or_mistyped_unlocks_nothing(
     assert holder(board) == "u1"
 
 
-def test_a_body_that_is_no_object_or_too_long_unlocks_nothing(board: Board) -> None:
+def test_a_malformed_or_oversized_body_unlocks_nothing(board: Board) -> None:
     path = "/api/locks/a/force-unlock"
     for body in (b"", b"{", b"[]", b'"a"', b"null", b"[" * 5000):
         answer = board.post(path, data=body, content_type="application/json")
@@ -92,8 +92,7 @@ def _address(pattern: str, page: str) -> str:
     return urljoin("http://localhost/", unescape(re.findall(pattern, page)[0]))
 
 
-def test_a_holder_that_changed_before_or_in_between_stays(board: Board) -> None:
-    """Before the look, and between the look and the transaction: the same 409, and nothing else."""
+def test_a_changed_holder_is_not_unlocked(board: Board) -> None:
     board.store.before_removing = lambda _: board.store.take("a", uuid="u2", hostname="other")
     for _ in range(2):
         answer = unlock(board)
@@ -103,8 +102,7 @@ def test_a_holder_that_changed_before_or_in_between_stays(board: Board) -> None:
     assert board.get("/api/removed").json["total"] == 0
 
 
-def test_two_people_at_once_unlock_one_holder_once(board: Board) -> None:
-    """Both have looked before either removes: one is told that it is done, one that it changed."""
+def test_two_concurrent_force_unlocks_remove_one_holder_once(board: Board) -> None:
     both, codes = threading.Barrier(2), list[int]()
     board.store.before_removing = lambda _: both.wait(60)
     board.settle()
@@ -119,13 +117,13 @@ def test_two_people_at_once_unlock_one_holder_once(board: Board) -> None:
     assert (board.get("/api/removed").json["total"], holder(board)) == (1, None)
 
 
-def test_one_that_was_released_is_told_so(board: Board) -> None:
+def test_a_released_lock_is_409(board: Board) -> None:
     board.store.release("a")
     answer = unlock(board)
     assert (answer.status_code, "held by nobody" in answer.json["error"]) == (409, True)
 
 
-def test_with_the_store_away_nothing_is_sent(board: Board) -> None:
+def test_an_unreachable_store_gets_no_request(board: Board) -> None:
     board.settle()
     board.store.here = False
     assert unlock(board).status_code == 503
@@ -141,7 +139,7 @@ def test_with_the_store_away_nothing_is_sent(board: Board) -> None:
         (StoreError("No space.", unknown=True), 503, "It is unknown", "unknown"),
     ],
 )
-def test_a_store_that_fails_is_told_with_what_that_means(
+def test_a_failing_store_is_explained(
     board: Board, error: Exception, code: int, said: str, result: str
 ) -> None:
     def fail(_: Remove) -> None:
@@ -154,14 +152,14 @@ def test_a_store_that_fails_is_told_with_what_that_means(
     assert f'mutexdash_force_unlocks_total{{result="{result}"}} 1.0' in metrics
 
 
-def test_a_record_that_would_be_too_long_is_cut(board: Board) -> None:
+def test_an_oversized_record_is_cut(board: Board) -> None:
     board.store.take("a", uuid="u1", reason="r" * 30_000, backtrace="b" * 30_000 + "innermost")
     removed = unlock(board).json["removed"]
     assert (len(removed["reason"]), len(removed["backtrace"])) == (4096, 16384)
     assert removed["backtrace"].endswith("innermost")
 
 
-def test_a_page_says_what_went_wrong_and_leads_back(board: Board) -> None:
+def test_the_error_page_names_the_cause_and_links_back(board: Board) -> None:
     answer = sent(board, uuid="u0")
     assert answer.status_code == 409
     for part in ("Nothing was unlocked", 'href="/lock/a"'):
@@ -177,7 +175,7 @@ def sent(board: Board, **more: str) -> Any:
     return board.post("/locks/a/force-unlock", data=FIELDS | more, headers=headers)
 
 
-def test_a_lock_of_a_newer_format_is_removed_by_a_person_that_has_read_so(board: Board) -> None:
+def test_a_lock_of_a_newer_format_needs_confirmation(board: Board) -> None:
     board.store.take("a", uuid="u1", format=2)
     assert "its format 2 is newer" in board.html("/locks/a/force-unlock?uuid=u1")
     assert sent(board).status_code == 303
@@ -198,7 +196,7 @@ class TestOutOfSpace:
         board.store.before_removing = refuse
         return board
 
-    def test_a_program_is_told_the_field(self, full: Board) -> None:
+    def test_the_api_names_the_missing_field(self, full: Board) -> None:
         answer = unlock(full)
         assert (answer.status_code, holder(full)) == (409, "u1")
         assert "no record can be kept" in answer.json["error"]

@@ -21,7 +21,7 @@ STACK = """\
 """
 
 
-def test_own_frames_are_told_from_those_of_libraries_the_innermost_first() -> None:
+def test_frames_of_the_application_are_separated_from_libraries() -> None:
     read = read_backtrace(STACK)
     assert [frame.place for frame in read.own] == [
         *("/srv/billing/invoices.py:214", "/srv/billing/run.py:71"),
@@ -36,7 +36,7 @@ def test_own_frames_are_told_from_those_of_libraries_the_innermost_first() -> No
     assert read.text == STACK
 
 
-def test_a_program_that_is_installed_as_a_library_is_an_application_all_the_same() -> None:
+def test_an_installed_program_counts_as_the_application() -> None:
     inner = 'File "/opt/v/lib/python3/site-packages/shop/cli.py", line 3, in main'
     read = read_backtrace(inner)
     assert [frame.line for frame in read.own] == [3]

@@ -53,7 +53,7 @@ def removal(board: Board, name: str, uuid: str, **facts: Any) -> list[Any]:
 # ---------------------------------------------------------------- rows that went
 
 
-def test_a_row_that_went_stays_for_a_moment_with_the_reason(board: Board) -> None:
+def test_a_row_stays_briefly_after_its_lock_ended(board: Board) -> None:
     for number, name in enumerate(("released", "auto", "forced")):
         board.store.take(name, uuid=name, held_for=100 + number)
     board.html("/")
@@ -79,7 +79,7 @@ def test_a_row_that_went_stays_for_a_moment_with_the_reason(board: Board) -> Non
     assert board.get("/api/locks").headers["ETag"] != answer.headers["ETag"]
 
 
-def test_a_row_that_went_stands_where_it_stood_and_counts_for_nothing(board: Board) -> None:
+def test_an_ended_row_keeps_its_place_and_is_not_counted(board: Board) -> None:
     every = [f"lock-{number:03}" for number in range(220)]
     for name in every:
         board.store.take(name, held_for=0)
@@ -100,7 +100,7 @@ def test_a_row_that_went_stands_where_it_stood_and_counts_for_nothing(board: Boa
     board.shows("/", "1–100 of 217 locks")
 
 
-def test_the_next_holder_hides_that_the_lock_went(board: Board) -> None:
+def test_the_row_of_the_next_holder_replaces_the_ended_one(board: Board) -> None:
     for name in ("a", "b"):
         board.store.take(name, uuid="u1")
     board.html("/")
@@ -111,7 +111,7 @@ def test_the_next_holder_hides_that_the_lock_went(board: Board) -> None:
     assert sorted(shown(board)) == [("a", "held"), ("b", "Released")]
 
 
-def test_a_filter_holds_for_what_went_too(board: Board) -> None:
+def test_filters_apply_to_ended_rows(board: Board) -> None:
     board.store.take("late", held_for=400)
     board.store.take("fine")
     board.html("/")
@@ -123,7 +123,7 @@ def test_a_filter_holds_for_what_went_too(board: Board) -> None:
     assert shown(board, "?state=waiters") == []
 
 
-def test_what_was_gone_before_the_dashboard_started_is_no_news() -> None:
+def test_locks_that_ended_before_the_start_are_not_shown() -> None:
     store = DashboardStore()
     store.removed("a", "u1", how="auto-unlock")
     store.take("b")
@@ -132,7 +132,7 @@ def test_what_was_gone_before_the_dashboard_started_is_no_news() -> None:
         board.shows("/timeline", but=("auto-unlocked by",))
 
 
-def test_what_went_while_the_watch_was_lost_is_told_by_its_record(board: Board) -> None:
+def test_a_removal_during_a_lost_watch_is_shown_from_its_record(board: Board) -> None:
     board.store.take("a", uuid="u1")
     board.html("/")
     facts = {"how": "auto-unlock", "removed_by": "dog", "why": "late"}
@@ -144,8 +144,7 @@ def test_what_went_while_the_watch_was_lost_is_told_by_its_record(board: Board) 
 # ---------------------------------------------------------------- a picture made of the one before
 
 
-def test_a_picture_made_of_the_one_before_is_as_one_made_afresh(board: Board) -> None:
-    """Whatever happens in whatever order: taken, pushed, broken, released, waited for, time."""
+def test_an_updated_snapshot_equals_a_new_one(board: Board) -> None:
     chance, waiting = random.Random(3), set[tuple[str, str]]()
 
     def step(number: int) -> None:
@@ -210,7 +209,7 @@ def test_old_pictures_do_not_pile_up(board: Board) -> None:
 
 
 def lanes(board: Board, query: str = "") -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return the lanes of the timeline: each lock with the places and the texts of its spans."""
+    """Return the lanes of the timeline: each lock with the stores and the texts of its spans."""
     rows = re.findall(
         r'<tr data-key="(\S+)">(.*?)</tr>', board.html(f"/timeline{query}"), re.DOTALL
     )
@@ -248,8 +247,7 @@ def test_lanes_show_each_holder_and_how_its_time_ended(board: Board) -> None:
     assert [name for name, _ in lanes(board, "?q=ZZ")] == ["zz"]
 
 
-def test_lanes_are_bounded_and_half_of_them_are_for_what_ended_last(board: Board) -> None:
-    """And a lock that was taken again is held, however many are more urgent."""
+def test_lanes_are_bounded_and_half_of_them_show_ended_locks(board: Board) -> None:
     gone = [f"gone-{number:02}" for number in range(60)]
     for number in range(60):
         board.store.take(f"held-{number:02}", unlock=100)
@@ -267,7 +265,7 @@ def test_lanes_are_bounded_and_half_of_them_are_for_what_ended_last(board: Board
     assert [text.rpartition(", ")[2] for _, text in spans] == ["released", "still held"]
 
 
-def test_a_lane_says_how_many_waiters_it_has_no_room_for(board: Board) -> None:
+def test_a_lane_counts_the_waiters_that_it_omits(board: Board) -> None:
     board.store.take("a")
     for number in range(14):
         board.store.wait("a", f"w{number}", since=time.time() - 60, pid=number)
@@ -285,7 +283,7 @@ def test_each_colour_of_a_lane_is_in_the_legend(board: Board) -> None:
     assert len(set(re.findall(r"\.(?:alert, \.warn|held-too-long) \{ (--tone: [^;]+)", style))) == 2
 
 
-def test_of_what_ended_the_newest_two_thousand_are_kept(board: Board) -> None:
+def test_the_newest_two_thousand_ended_holds_are_kept(board: Board) -> None:
     for number in range(2010):
         board.store.take("a", uuid=f"u{number}", pid=number)
     board.store.take("a", uuid="last")

@@ -26,22 +26,20 @@ def test_markup_is_text() -> None:
 
 
 @pytest.mark.parametrize("char", "\x00\x1b\n\x85\u200b\u202e\u2066\ufeff\ud800")
-def test_what_would_be_invisible_or_move_its_neighbours_is_written_out(char: str) -> None:
+def test_invisible_characters_are_written_as_escapes(char: str) -> None:
     html, shown = visible(f"a{char}b"), char.encode("unicode_escape").decode()
     assert html == f'<bdi class="text">a<span class="odd">{shown}</span>b</bdi>'
     html.encode()  # a lone surrogate can't be
 
 
-def test_what_is_seen_stays() -> None:
-    """An escape that was typed looks different from one that was made; a block keeps its lines."""
+def test_visible_characters_stay() -> None:
     for text in ("\\u202e", "👩 naïve Ω עברית"):
         assert visible(text) == f'<bdi class="text">{text}</bdi>'
     block = '<bdi class="text">a\n\tb<span class="odd">\\r</span></bdi>'
     assert visible("a\n\tb\r", block=True) == block
 
 
-def test_pages_show_a_name_that_is_not_ascii_with_its_escaped_form() -> None:
-    """Lists and pages of one lock; the address and the search take the name as it is shown."""
+def test_a_name_beyond_ascii_is_shown_with_its_escaped_form() -> None:
     name = OTHER_LETTERS["Cyrillic letters"]
     path = quote(name, safe="")
     escaped = escape(apart(name))
@@ -75,7 +73,7 @@ def test_a_duration_has_its_two_largest_units(seconds: float, text: str) -> None
     assert duration(seconds) == text
 
 
-def test_the_last_stamp_that_can_be_stored_can_be_shown() -> None:
+def test_the_largest_stamp_can_be_shown() -> None:
     assert utc(253_402_300_799) == "9999-12-31 23:59:59 UTC"
 
 
@@ -86,7 +84,7 @@ def holder(**stamps: float) -> Holder:
     return Holder("a", "u", "h", **stamps)  # type: ignore[arg-type]
 
 
-def test_a_bar_goes_from_the_last_sign_of_life_to_auto_unlock_with_a_notch_at_the_alert() -> None:
+def test_a_bar_spans_from_the_last_heartbeat_to_the_auto_unlock() -> None:
     bar = Bar.of(holder(locked_at=100, alert_at=130, auto_unlock_at=200))
     assert bar is not None
     assert (bar.start, bar.alert, bar.end, bar.open) == (100, 130, 200, False)
@@ -111,8 +109,7 @@ def test_a_bar_measures_silence_and_not_age(after: float | None) -> None:
     assert bar.filled(pushed + 30) == pytest.approx(NOTCH)
 
 
-def test_past_its_alert_a_lock_has_a_fuller_bar_than_any_that_is_well() -> None:
-    """However much longer than to its alert it has from there to its auto-unlock."""
+def test_the_bar_of_a_lock_past_its_alert_is_fuller_than_a_healthy_one() -> None:
     late = Bar.of(holder(locked_at=100, alert_at=130, auto_unlock_at=9000))
     well = Bar.of(holder(locked_at=100, alert_at=130, auto_unlock_at=140))
     assert late is not None
@@ -128,7 +125,7 @@ def test_a_bar_without_an_end_leaves_room_after_the_alert() -> None:
     assert bar.text.endswith("auto-unlock never")
 
 
-def test_a_bar_promises_no_auto_unlock_that_is_undecided() -> None:
+def test_the_bar_of_an_undecided_lock_has_no_auto_unlock() -> None:
     lock = replace(holder(locked_at=100, alert_at=130, auto_unlock_at=200), format=2)
     bar = Bar.of(lock)
     assert bar is not None
@@ -146,7 +143,7 @@ def test_a_bar_promises_no_auto_unlock_that_is_undecided() -> None:
         {"locked_at": 9.0, "alert_at": 5.0},
     ],
 )
-def test_stamps_that_make_no_sense_make_no_bar(stamps: dict[str, float]) -> None:
+def test_invalid_stamps_give_no_bar(stamps: dict[str, float]) -> None:
     assert Bar.of(holder(**stamps)) is None
 
 
@@ -178,13 +175,13 @@ def test_addresses_of_web_pages_are_links_and_nothing_else_is(
     assert "onclick=" not in re.sub(r">[^<]*<", "><", html)
 
 
-def test_what_is_cut_off_leads_nowhere() -> None:
+def test_a_truncated_link_is_not_a_link() -> None:
     assert "<a" not in linked("https://a.example/long", 18)
     assert "<a" in linked("https://a.example/long", 22)
     assert linked("https://a.example/ " + "x" * 90, 30).count("…") == 1
 
 
-def test_a_blank_beside_a_link_is_at_no_end() -> None:
+def test_a_blank_beside_a_link_is_not_escaped() -> None:
     html = str(linked("batch 0, see https://a.example/1 and https://a.example/2 now"))
     assert "odd" not in html
     assert ">batch 0, see</bdi> <a " in html

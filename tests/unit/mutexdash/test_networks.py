@@ -18,5 +18,5 @@ from mutexdash.security.networks import network_of
         ("", ""),
     ],
 )
-def test_a_network_is_what_one_stranger_has(address: str, network: str) -> None:
+def test_the_network_of_an_address(address: str, network: str) -> None:
     assert network_of(address) == network

@@ -38,7 +38,7 @@ def test_from_the_host_to_the_force_unlock() -> None:
     ]
 
 
-def test_what_is_not_known_has_no_command() -> None:
+def test_unknown_facts_give_no_command() -> None:
     assert commands(Holder("a")) == []
     assert "py-spy" not in " ".join(commands(replace(STUCK, client="lock.sh")))
     assert "force-unlock" not in " ".join(commands(replace(STUCK, uuid="unreadable-7")))
@@ -47,8 +47,7 @@ def test_what_is_not_known_has_no_command() -> None:
 @pytest.mark.parametrize(
     "host", ["-oProxyCommand=id", "a b", "root@h", "h;id", "h\n", "$(id)", "", "ü", "h" * 254]
 )
-def test_a_host_that_is_none_is_not_gone_to(host: str) -> None:
-    """Quotes would not help: ssh takes it for an option, or another user."""
+def test_an_invalid_host_name_gives_no_ssh_command(host: str) -> None:
     assert not any(command.startswith("ssh") for command in commands(replace(STUCK, hostname=host)))
 
 
@@ -76,7 +75,7 @@ SECTIONS = {
 }
 
 
-def test_the_runbook_has_a_section_for_each_state_that_is_not_well() -> None:
+def test_the_runbook_has_a_section_for_each_unhealthy_state() -> None:
     assert {name.lower() for name in WANTED} > SECTIONS
     assert runbook_sections(Standing("ok")) == []
     assert runbook_sections(Standing("ok", deadlock=True)) == ["LockDeadlock"]
@@ -88,7 +87,7 @@ def test_the_served_runbook_is_as_new_as_its_source() -> None:
     assert runbook.RENDERED.read_text(encoding="utf-8") == runbook.text()
 
 
-def test_each_alert_is_a_section_of_the_runbook_and_each_link_inside_leads_to_one() -> None:
+def test_each_alert_has_a_section_in_the_runbook() -> None:
     source = runbook.SOURCE.read_text(encoding="utf-8")
     html = runbook.RENDERED.read_text(encoding="utf-8")
     sections = re.findall(r'<h2 id="(\w+)">', html)
@@ -145,10 +144,9 @@ def heard(shell: str, command: str, folder: Path) -> list[str]:
 @example("a\\", "\0", "!$&*?[~=%")
 @example("-rf", "u", "/clustermutex?expire=1&longest=60")
 @example("a\nb", "u\r\n", " ")
-def test_what_is_pasted_is_the_text_and_nothing_runs(
+def test_pasted_commands_are_quoted_in_each_shell(
     tmp_path: Path, shell: str, name: str, uuid: str, root: str
 ) -> None:
-    """In each shell that is here: there is no quoting that all of them read alike."""
     url = f"etcd://h:2379/{root}"
     (remedy,) = steps_about_holder(Holder(name, uuid), url)
     words = heard(shell, remedy.command, tmp_path)

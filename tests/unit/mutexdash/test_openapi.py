@@ -66,7 +66,7 @@ def test_every_route_of_the_api_is_described(board: Board) -> None:
 
 @schema.parametrize()
 @hypothesis.settings(max_examples=25)
-def test_whatever_is_asked_is_answered_as_described(case: Any) -> None:
+def test_generated_requests_are_answered_as_described(case: Any) -> None:
     # It takes what comes out of WSGI as it is, and does not decompress.
     case.call_and_validate(headers={"Accept-Encoding": "identity"}, checks=PROMISES)
 
@@ -86,10 +86,9 @@ ASKED = {
 @pytest.mark.parametrize(
     ("template", "what"), [(template, what) for template in ASKED for what in ASKED[template]]
 )
-def test_answers_that_hold_something_are_as_described(
+def test_answers_with_locks_and_records_are_as_described(
     board: Board, template: str, what: str
 ) -> None:
-    """Generated questions mostly meet nothing: these meet every kind of lock and record."""
     answer = board.get(f"/api{template.replace('{name}', '')}{what}")
     assert answer.status_code == 200, answer.data
     schema[template]["get"].validate_response(_as_schemathesis_has_it(answer))

@@ -27,7 +27,7 @@ def board() -> Iterator[Board]:
 # ---------------------------------------------------------------- the list
 
 
-def test_a_lock_is_shown_with_who_where_why_and_how_long(board: Board) -> None:
+def test_the_list_shows_holder_host_reason_and_age(board: Board) -> None:
     board.store.take("nightly-report", held_for=61.5)
     board.store.wait("nightly-report", "w1")
     parts = ("OK nightly-report", "worker-1 : 4711", "rebuild totals", "1 min 1 s", "1 waiting")
@@ -48,7 +48,7 @@ def test_states_are_words_not_only_colours(board: Board) -> None:
     assert "style=" not in html
 
 
-def test_empty_states_say_what_is_the_matter(board: Board) -> None:
+def test_empty_pages_explain_themselves(board: Board) -> None:
     for path, said in {
         "/": "No lock is held right now.",
         "/removed": "No removals on record.",
@@ -72,7 +72,7 @@ def test_empty_states_say_what_is_the_matter(board: Board) -> None:
     board.shows("/host", "give the host's name", code=400)
 
 
-def test_without_an_unlocker_the_banner_says_how_to_start_one(board: Board) -> None:
+def test_the_banner_without_an_unlocker_names_the_command(board: Board) -> None:
     board.shows("/", but=("No unlocker is running",))
     board.store.unlocker(runs=False)
     how = "unlocker --url etcd://127.0.0.1:2379/clustermutex"
@@ -80,7 +80,7 @@ def test_without_an_unlocker_the_banner_says_how_to_start_one(board: Board) -> N
         board.shows(path, "No unlocker is running.", how)
 
 
-def test_with_etcd_away_the_last_known_state_is_greyed_with_its_age(board: Board) -> None:
+def test_an_unreachable_store_greys_the_last_known_state(board: Board) -> None:
     board.store.take("a")
     board.text("/")
     board.store.here = False
@@ -106,7 +106,7 @@ def test_links_keep_the_search_and_leave_the_page(board: Board) -> None:
 # ---------------------------------------------------------------- one lock
 
 
-def test_a_lock_page_tells_how_long_and_who_waits(board: Board) -> None:
+def test_a_lock_page_shows_the_age_and_the_waiters(board: Board) -> None:
     board.store.take("deploy/prod", identity="worker-7", held_for=400)
     board.store.wait("deploy/prod", "w1", hostname="next-1", pid=3, reason="my turn", since=1.0)
     text = board.shows(
@@ -116,7 +116,7 @@ def test_a_lock_page_tells_how_long_and_who_waits(board: Board) -> None:
     assert re.search(r"Taken 6 min 40 s ago\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", text)
 
 
-def test_a_broken_lock_says_what_is_wrong_sentence_by_sentence(board: Board) -> None:
+def test_a_broken_lock_page_names_each_problem(board: Board) -> None:
     board.store.take("odd", hostname=None, pid="<many>", format="all", auto_unlock_at=b"\xff")
     board.shows(
         "/lock/odd",
@@ -126,7 +126,7 @@ def test_a_broken_lock_says_what_is_wrong_sentence_by_sentence(board: Board) -> 
     )
 
 
-def test_a_lock_that_is_gone_shows_its_latest_removal(board: Board) -> None:
+def test_the_page_of_a_free_lock_shows_its_latest_removal(board: Board) -> None:
     facts = {"how": "auto-unlock", "removed_by": "dog", "backtrace": "File dead.py"}
     for uuid, why in (("u1", "first"), ("u2", "second")):
         board.store.removed("old", uuid, **facts, why=why, hostname="dead-host", removed_at=5.0)
@@ -135,8 +135,7 @@ def test_a_lock_that_is_gone_shows_its_latest_removal(board: Board) -> None:
     board.shows("/lock/never-was", "no removals on record")
 
 
-def test_a_free_lock_with_waiters_says_what_is_wrong(board: Board) -> None:
-    """And where to look: at who is next; as long as somebody holds it, that waits for its turn."""
+def test_the_page_of_a_free_lock_with_waiters_names_the_head_of_the_queue(board: Board) -> None:
     board.store.removed("stuck", "u1", how="auto-unlock")
     board.store.wait("stuck", "w1", hostname="next-1", pid=3, reason="my turn", since=1.0)
     board.store.wait("stuck", "w2", hostname="next-2", pid=4)
@@ -151,8 +150,7 @@ def test_a_free_lock_with_waiters_says_what_is_wrong(board: Board) -> None:
     board.shows("/lock/stuck", but=("Free, with",))
 
 
-def test_a_lock_page_shows_what_it_knows_when_the_store_does_not_answer(board: Board) -> None:
-    """And is asked for again, instead of being taken for unchanged."""
+def test_a_lock_page_shows_known_facts_while_the_store_is_unreachable(board: Board) -> None:
     board.store.take("a")
     board.store.answers = False
     assert "ETag" not in board.get("/lock/a").headers
@@ -190,8 +188,7 @@ def test_pages_hold_no_inline_code_and_load_nothing_from_elsewhere(board: Board)
         assert not re.search(rf"{ours}|<style|\sstyle=|\son\w+=|https?://", board.html(path))
 
 
-def test_a_page_that_is_not_there_says_so(board: Board) -> None:
-    """In our own words; and the API's path of a lock leads people to its page."""
+def test_a_missing_page_is_404(board: Board) -> None:
     board.shows("/nothing", "This page does not exist.", but=("URL",), code=404)
     board.store.take("deploy/prod")
     for path, page in {"/locks/deploy%2Fprod": "/lock/deploy%2Fprod", "/locks": "/"}.items():
@@ -201,7 +198,7 @@ def test_a_page_that_is_not_there_says_so(board: Board) -> None:
 
 
 @pytest.mark.parametrize("path", ["/lock/a", "/api/locks/a"])
-def test_a_fault_of_ours_tells_nothing_of_the_inside(board: Board, path: str) -> None:
+def test_an_internal_error_reveals_no_details(board: Board, path: str) -> None:
     board.store.answers = RuntimeError("secret of the inside")
     answer = board.get(path)
     assert answer.status_code == 500
@@ -220,7 +217,7 @@ def test_health_and_readiness(board: Board) -> None:
     assert board.html("/readyz") == "The dashboard is ready.\n"
 
 
-def test_before_everything_was_read_it_says_what_it_waits_for() -> None:
+def test_pages_before_the_first_read_name_the_cause() -> None:
     unread = Board()
     for path, code in {
         **dict.fromkeys(("/healthz", "/runbook"), 200),
@@ -259,7 +256,7 @@ DEEP = """\
 # ---------------------------------------------------------------- the list
 
 
-def test_tiles_are_filters_that_are_taken_back_by_a_second_click(board: Board) -> None:
+def test_tiles_are_filters_and_a_second_click_clears_them(board: Board) -> None:
     board.store.take("quiet")
     board.store.take("wanted")
     for number in range(3):
@@ -281,8 +278,8 @@ def test_the_backtrace_has_own_frames_first_and_the_innermost_marked(board: Boar
         *("/srv/invoices.py:214", "acquired here", "stack.enter_context(mutex)"),
         *("/srv/run.py:88", "2 library frames", "contextlib.py:502", "Full traceback"),
     ]
-    places = [text.index(part) for part in order]
-    assert places == sorted(places)
+    stores = [text.index(part) for part in order]
+    assert stores == sorted(stores)
     assert DEEP in unescape(board.html("/lock/a"))
     foreign = "goroutine 1 [running]:\nmain.main()\n\t/srv/main.go:7"
     board.store.take("b", backtrace=foreign)
@@ -305,7 +302,7 @@ def test_a_lock_links_to_its_alert_its_removals_and_its_lane(board: Board) -> No
 # ---------------------------------------------------------------- force-unlock
 
 
-def test_the_form_is_for_the_holder_that_was_looked_at_and_for_no_other(board: Board) -> None:
+def test_the_force_unlock_form_is_for_one_holder(board: Board) -> None:
     board.store.take("a", uuid="u1", hostname="old-host", held_for=2000)
     board.store.wait("a", "w1", hostname="next-host", pid=7, since=time.time() - 60)
     assert 'href="/locks/a/force-unlock?uuid=u1"' in board.html("/lock/a")
@@ -325,7 +322,7 @@ def test_the_form_is_for_the_holder_that_was_looked_at_and_for_no_other(board: B
     assert "/locks/a/force-unlock" not in board.html("/lock/a")
 
 
-def test_a_dashboard_that_only_shows_has_no_form() -> None:
+def test_a_read_only_dashboard_has_no_form() -> None:
     with Board() as board:
         board.store.take("a", uuid="u1")
         assert "Force-unlock" not in board.html("/lock/a")
@@ -333,7 +330,7 @@ def test_a_dashboard_that_only_shows_has_no_form() -> None:
         board.shows("/locks/a/force-unlock?uuid=u1", "--allow-force-unlock")
 
 
-def test_back_at_the_form_after_a_force_unlock_it_says_that_it_was_done(board: Board) -> None:
+def test_the_form_after_a_force_unlock_says_that_it_was_done(board: Board) -> None:
     board.store.take("a", uuid="u2")
     board.store.removed("a", "u1", how="force-unlock", removed_by="ann", why="hung", removed_at=5.0)
     done = "Done: that holder no longer has the lock."
@@ -383,7 +380,7 @@ def test_the_timeline_has_a_lane_for_each_lock_and_words_for_each_colour(board: 
         board.shows(f"/timeline?span={other}", said, code=400)
 
 
-def test_a_lane_is_told_its_newest_holders_first_and_hostile_ones_as_text(board: Board) -> None:
+def test_a_lane_names_its_newest_holders_first(board: Board) -> None:
     for number in range(5):
         board.store.take("a", uuid=f"u{number}", hostname="h\u202e", pid=number, held_for=90)
     board.store.take("b", locked_at=None)
@@ -439,7 +436,7 @@ def test_a_label_is_on_every_page_and_in_the_tab() -> None:
         assert "<title>Locks · ClusterMutex</title>" in plain.html("/")
 
 
-def test_a_stuck_lock_says_what_to_do_and_how_many_wait(board: Board) -> None:
+def test_the_page_of_a_stuck_lock_names_the_next_steps(board: Board) -> None:
     board.store.take("deploy/prod", uuid="u1", held_for=400, hostname="ci-3.example.com")
     for number in range(6):
         since = time.time() - 900 + number
@@ -454,8 +451,7 @@ def test_a_stuck_lock_says_what_to_do_and_how_many_wait(board: Board) -> None:
     board.shows("/lock/well", but=("What to do",))
 
 
-def test_what_a_list_says_of_itself(board: Board) -> None:
-    """Keys where there are rows; waiters are sorted the most first; how many a search found."""
+def test_a_list_names_its_keys_order_and_matches(board: Board) -> None:
     assert "<kbd>" not in board.html("/")
     board.store.take("a", hostname="bill-3", keepalive=True)
     html = board.html("/")
@@ -472,7 +468,7 @@ def test_what_a_list_says_of_itself(board: Board) -> None:
     assert "c-waiters many" in board.html("/")
 
 
-def test_a_host_has_a_page_of_what_it_holds_and_waits_for(board: Board) -> None:
+def test_a_host_page_lists_its_locks_and_waits(board: Board) -> None:
     board.store.take("a", hostname="bill-3.example.com", pid=7, held_for=2000)
     board.store.take("b", hostname="bill-30.example.com")
     board.store.wait("free", "w", hostname="bill-3.example.com")
@@ -527,7 +523,7 @@ def test_a_banner_is_on_every_page_and_counts_as_a_change(board: Board) -> None:
 # ---------------------------------------------------------------- the runbook, traces
 
 
-def test_a_lock_s_page_leads_there_unless_the_operator_has_another_one() -> None:
+def test_a_lock_page_links_to_the_runbook() -> None:
     with Board() as board, Board("--runbook-url https://ops.example/runbook") as theirs:
         for asked, link in ((board, "/runbook"), (theirs, "https://ops.example/runbook")):
             asked.store.take("late", held_for=400)
@@ -537,7 +533,7 @@ def test_a_lock_s_page_leads_there_unless_the_operator_has_another_one() -> None
         assert csp == board.get("/").headers["Content-Security-Policy"]
 
 
-def test_a_lock_leads_to_its_trace_and_nowhere_else(board: Board) -> None:
+def test_a_lock_page_links_to_its_trace(board: Board) -> None:
     url = "https://traces.example.org/trace/{trace_id}?span={span_id}"
     base = "https://traces.example.org/trace/"
     cases: list[tuple[Any, str]] = [
@@ -575,8 +571,7 @@ def embrace(board: Board, *, held_for: float = 0) -> None:
         )
 
 
-def test_a_deadlock_is_the_verdict_that_people_see_everywhere(board: Board) -> None:
-    """Its pill has a sign of its own, and no tick; the JSON has the five states, and `deadlock`."""
+def test_a_deadlock_is_shown_everywhere(board: Board) -> None:
     board.store.take("fine")
     assert "mutexdash_deadlocks 0.0" in board.html("/metrics")
     embrace(board)
@@ -617,8 +612,7 @@ def test_a_deadlock_is_the_verdict_that_people_see_everywhere(board: Board) -> N
     assert "mutexdash_deadlocks 0.0" in metrics, "who holds nothing is in nobody's way"
 
 
-def test_pages_that_were_seen_before_a_deadlock_are_asked_for_again(board: Board) -> None:
-    """It is known later than the waits that make it: the store is asked who waits."""
+def test_a_new_deadlock_changes_the_etag(board: Board) -> None:
     board.store.take("x", uuid="ux", actor="A")
     tags = {path: board.get(path).headers["ETag"] for path in ("/", "/lock/x", "/waiting")}
     board.store.wait("x", "w", actor="A")
@@ -626,7 +620,7 @@ def test_pages_that_were_seen_before_a_deadlock_are_asked_for_again(board: Board
         assert board.get(path, If_None_Match=tag).status_code == 200
 
 
-def test_tickets_are_read_when_a_queue_has_changed_and_not_otherwise(board: Board) -> None:
+def test_tickets_are_read_only_after_a_queue_changed(board: Board) -> None:
     embrace(board)
     board.shows("/waiting", "1–2 of 2 waiters", "x, y")
     reads = board.store.reads_of_tickets
@@ -638,18 +632,18 @@ def test_tickets_are_read_when_a_queue_has_changed_and_not_otherwise(board: Boar
     assert board.store.reads_of_tickets == reads + 1
 
 
-def test_all_waiters_are_on_one_page_the_longest_first(board: Board) -> None:
+def test_the_waiting_page_lists_the_longest_waits_first(board: Board) -> None:
     board.store.take("deploy/prod", hostname="ci-1", pid=5)
     for number, name in enumerate(("deploy/prod", "free", "deploy/prod"), 2):
         board.store.wait(name, f"w{number}", hostname=f"ci-{number}.example.com", pid=58 + number)
     parts = ("held by ci-1 : 5", "nobody right now", "1–3 of 3 waiters")
     text = board.shows("/waiting", *parts)
-    places = [text.index(f"ci-{number}.example.com : {58 + number}") for number in (2, 3, 4)]
-    assert places == sorted(places)
+    stores = [text.index(f"ci-{number}.example.com : {58 + number}") for number in (2, 3, 4)]
+    assert stores == sorted(stores)
     board.shows("/waiting?q=lock:free", "1–1 of 1 waiter")
 
 
-def test_an_overdue_lock_in_a_deadlock_is_still_overdue_and_both_is_said(board: Board) -> None:
+def test_an_overdue_lock_in_a_deadlock_shows_both(board: Board) -> None:
     embrace(board, held_for=2000)
     assert board.locks("?state=overdue") == board.locks("?state=deadlock") == ["y", "x"]
     board.shows("/lock/x", "Deadlock?", "Overdue")
@@ -657,8 +651,7 @@ def test_an_overdue_lock_in_a_deadlock_is_still_overdue_and_both_is_said(board: 
     assert board.get("/api/locks/x").json["state"] == "overdue"
 
 
-def test_the_form_judges_a_lock_as_the_page_before_it_does() -> None:
-    """Between two polls of a store nobody calls a lock past its alert: it may have been pushed."""
+def test_the_form_and_the_lock_page_use_the_same_clock() -> None:
     store = PolledStore()
     store.take("a", uuid="u1", held_for=400)
     with Board("--allow-force-unlock", store=store) as board:
@@ -667,8 +660,7 @@ def test_the_form_judges_a_lock_as_the_page_before_it_does() -> None:
             assert "badge alert" not in board.html(path), path
 
 
-def test_an_overdue_lock_says_when_it_may_be_removed_at_the_earliest(board: Board) -> None:
-    """An unlocker that started late counts the lock's whole time from its start."""
+def test_an_overdue_lock_names_its_earliest_removal(board: Board) -> None:
     board.store.take("a", uuid="u1", held_for=2000)
     board.shows("/lock/a", "Overdue for", but=("at the earliest",))
     for name, ago in (("one", 60), ("two", 30)):
@@ -687,7 +679,7 @@ def test_a_record_is_never_judged(board: Board) -> None:
         board.shows(path, "nas", but=("undecided", "Undecided", "unknown when"))
 
 
-def test_what_is_held_for_longer_than_it_says_is_shown_whoever_pushes(board: Board) -> None:
+def test_a_lock_held_too_long_is_shown_despite_heartbeats(board: Board) -> None:
     board.store.take("bounded", held_for=3000, max_hold=3001.5, keepalive=True)
     board.store.take("unbounded", held_for=3000)
     for name in ("bounded", "unbounded"):

@@ -20,7 +20,7 @@ from tests.support.memory_store import MemoryStore
 from tests.support.processes import wait_until
 
 
-def test_a_mutex_writes_how_it_is_held() -> None:
+def test_a_mutex_writes_its_keepalive_and_max_hold() -> None:
     store = MemoryStore()
     with ClusterMutex("a", keepalive="2h", max_hold="4m", store=store) as held:
         holder = held.holder()
@@ -38,7 +38,7 @@ def test_a_mutex_writes_how_it_is_held() -> None:
 
 
 @pytest.mark.parametrize("captured", [True, False])
-def test_a_ticket_has_the_line_that_waits_unless_no_backtrace_is_wanted(captured: bool) -> None:
+def test_a_ticket_has_the_calling_line_of_its_waiter(captured: bool) -> None:
     store = MemoryStore()
     waiter = ClusterMutex("a", store=store, capture_backtrace=captured)
 
@@ -76,7 +76,7 @@ def test_a_frame_has_200_bytes_at_most_and_its_end_is_kept(path: str) -> None:
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_a_verdict_is_one_word_and_every_word_finds_it(state: str) -> None:
+def test_each_word_of_a_verdict_finds_it(state: str) -> None:
     for deadlock in (False, True):
         for late in (False, True):
             stands = Standing(state, deadlock, late)
@@ -86,6 +86,6 @@ def test_a_verdict_is_one_word_and_every_word_finds_it(state: str) -> None:
     assert Standing("ok").verdict == "ok"
 
 
-def test_a_long_circle_is_told_from_the_lock_on_that_it_is_asked_of() -> None:
+def test_a_long_cycle_is_described_from_the_asked_lock() -> None:
     circle = Deadlock(tuple(Ticket(name, "u") for name in "abcdefgh"))
     assert circle.seen_from("g") == ("g", "h", "a", "b", "c")

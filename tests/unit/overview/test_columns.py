@@ -85,7 +85,7 @@ def text_of(fact: Fact, holder: Holder) -> str:
 # ---------------------------------------------------------------- facts
 
 
-def test_what_has_a_title_is_on_the_lock_s_page_and_in_show(board: Board) -> None:
+def test_titled_facts_are_on_the_lock_page_and_in_show(board: Board) -> None:
     board.settle()
     row = table_of(board).row("whole")
     assert row is not None
@@ -104,7 +104,7 @@ def test_and_on_a_removal_s_page(board: Board) -> None:
         board.shows(path, *shown, *shown.values())
 
 
-def test_what_is_told_is_in_json_in_csv_in_the_description_and_in_the_help(board: Board) -> None:
+def test_sent_facts_are_in_json_csv_openapi_and_help(board: Board) -> None:
     board.store.write(("removed", "whole", "u", Removal(WHOLE, NOW, "", "", "").value().encode()))
     lock = board.get("/api/locks/whole").json
     (listed,) = board.get("/api/locks").json["locks"]
@@ -125,14 +125,14 @@ def test_what_is_told_is_in_json_in_csv_in_the_description_and_in_the_help(board
         assert f"    {fact.name} " in (command.help or "")
 
 
-def test_what_a_removal_says_besides_is_told_everywhere() -> None:
+def test_the_facts_of_a_removal_are_everywhere() -> None:
     removal = described()["components"]["schemas"]["Removal"]
     for fact in REMOVAL_FACTS:
         assert fact.name in removal["properties"]
         assert f"    {fact.name} " in (removed.removed.help or "")
 
 
-def test_what_is_for_nobody_s_eyes_is_nowhere(board: Board) -> None:
+def test_private_facts_are_nowhere(board: Board) -> None:
     assert {fact.name for fact in FACTS} - {fact.name for fact in SENT} == {"process"}
     for path in ("/lock/whole", "/api/locks/whole", "/api/locks", "/", "/removed.json"):
         assert str(WHOLE.process) not in board.html(path)
@@ -143,7 +143,7 @@ def described() -> Any:
     return YAML(typ="safe").load(description(Path(mutexdash.__file__).with_name("static")))
 
 
-def test_missing_facts_have_their_word_or_no_line() -> None:
+def test_a_missing_fact_has_its_word_or_no_row() -> None:
     words = {line.fact.name: line.word for line in fact_rows(Holder("a", "u", "h", alert_at=NOW))}
     assert words["auto_unlock_at"] == words["auto_unlock_after"] == "never"
     assert words["locked_at"] == "unknown"
@@ -184,7 +184,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("facts", ODD.values(), ids=ODD)
-def test_what_is_undecided_is_told_and_promises_no_auto_unlock(
+def test_an_undecided_lock_says_so_and_promises_no_auto_unlock(
     board: Board, facts: dict[str, Any]
 ) -> None:
     board.store.take("odd", **facts)
@@ -218,7 +218,7 @@ def test_what_is_undecided_is_told_and_promises_no_auto_unlock(
     assert "auto-unlock       undecided, 20" in told
 
 
-def test_what_is_decided_or_broken_has_no_such_word(board: Board) -> None:
+def test_a_decided_or_broken_lock_is_not_called_undecided(board: Board) -> None:
     board.store.take("fine")
     board.store.take("broken", hostname=None, format=2)
     for name in ("fine", "broken"):
@@ -226,7 +226,7 @@ def test_what_is_decided_or_broken_has_no_such_word(board: Board) -> None:
         board.shows(f"/lock/{name}", but=("It is unknown when",))
 
 
-def test_a_stamp_that_was_moved_alone_tells_no_last_heartbeat(board: Board) -> None:
+def test_a_stamp_moved_alone_gives_no_last_heartbeat(board: Board) -> None:
     board.store.take("odd")
     board.store.write(("locks", "odd", "auto_unlock_at", f"{time.time() + 86_400:.3f}".encode()))
     lock = board.get("/api/locks/odd").json
@@ -259,8 +259,7 @@ STUCK: list[tuple[str, str, float | None, int, float, int]] = [
 ]
 
 
-def test_the_most_urgent_is_what_costs_people_most_and_no_forged_one_is_above_an_overdue() -> None:
-    """Of those that as many wait for, what only a person can free, then who has waited longest."""
+def test_urgency_puts_overdue_locks_first_and_forged_ones_below() -> None:
     locks = []
     for name, verdict, after, waiters, alert, head in STUCK:
         times: dict[str, Any] = {"alert_at": NOW + alert, "expected_runtime": 1000.0}
@@ -277,7 +276,7 @@ def test_the_most_urgent_is_what_costs_people_most_and_no_forged_one_is_above_an
     assert [listed.holder.name for listed in found] == [name for name, *_ in STUCK]
 
 
-def test_silence_is_told_beside_age(board: Board) -> None:
+def test_silence_is_shown_beside_the_age(board: Board) -> None:
     board.store.take("quiet", held_for=3000)
     board.store.push("quiet")
     text = board.text("/?q=quiet")

@@ -59,7 +59,7 @@ def case(monkeypatch: pytest.MonkeyPatch) -> Case:
     return found
 
 
-def test_what_is_shown_in_time_is_proof(case: Case) -> None:
+def test_an_announcement_seen_in_time_is_proof(case: Case) -> None:
     for _ in range(5):
         case.now += 3
         case.fresh.expect(case.revision + 1, case.now)
@@ -71,7 +71,9 @@ def test_what_is_shown_in_time_is_proof(case: Case) -> None:
     assert case.done == []
 
 
-def test_what_is_confirmed_and_not_shown_makes_it_stale_within_five_seconds(case: Case) -> None:
+def test_a_confirmed_announcement_that_is_not_seen_makes_the_table_stale_within_five_seconds(
+    case: Case,
+) -> None:
     case.fresh.expect(10, case.now)
     case.now += 3
     case.fresh.expect(11, case.now)
@@ -82,15 +84,14 @@ def test_what_is_confirmed_and_not_shown_makes_it_stale_within_five_seconds(case
     assert not case.fresh.stale()
 
 
-def test_what_is_refused_or_not_answered_says_nothing(case: Case) -> None:
-    """Out of space for an hour: nothing is stale, nothing is done, and the age is told."""
+def test_a_refused_or_unanswered_announcement_proves_nothing(case: Case) -> None:
     case.look(3600, beats=False)
     assert not case.fresh.stale()
     assert case.done == []
     assert case.now - case.fresh.verified_at() >= 3600
 
 
-def test_what_is_done_about_a_silent_watch_and_when(case: Case) -> None:
+def test_a_silent_watch_is_reopened_then_everything_is_read(case: Case) -> None:
     case.look(3 + LATE)
     assert case.done == ["reopened"]
     case.look(READ_AFTER)
@@ -116,7 +117,7 @@ def test_no_confirmed_write_no_hopelessness(case: Case) -> None:
     assert not case.fresh.failed()
 
 
-def test_a_reading_that_is_under_way_is_left_alone(case: Case) -> None:
+def test_a_running_read_is_not_interrupted(case: Case) -> None:
     case.reading = True
     case.look(3600)
     assert case.done == []
@@ -133,8 +134,7 @@ def test_while_the_store_confirms_nothing_the_watch_is_left_alone(case: Case) ->
     assert case.fresh.stale()
 
 
-def test_a_store_that_was_put_back_is_not_waited_for(case: Case) -> None:
-    """Its revisions begin lower: the one before will come in months, or never."""
+def test_a_restored_store_with_lower_revisions_is_not_waited_for(case: Case) -> None:
     case.fresh.expect(1_000_000, case.now)
     case.now += 60
     case.fresh.expect(7, case.now)

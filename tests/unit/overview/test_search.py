@@ -33,7 +33,7 @@ LOCK = Holder(
         *("shop/web", "-owner:ops", "-label:env=prod"),
     ],
 )
-def test_it_is_found(text: str) -> None:
+def test_search_finds_the_lock(text: str) -> None:
     assert Search.read(text).finds(LOCK, "alert")
 
 
@@ -45,7 +45,7 @@ def test_it_is_found(text: str) -> None:
         *("-deploy", "-host:bill-3", "-state:alert", "-4711", "-b6a1e1d2", '"attempt second"'),
     ],
 )
-def test_it_is_not_found(text: str) -> None:
+def test_search_does_not_find_the_lock(text: str) -> None:
     assert not Search.read(text).finds(LOCK, "alert")
 
 
@@ -60,7 +60,7 @@ def test_a_shell_has_split_the_words_already() -> None:
     assert Search.of([]).finds(LOCK, "ok")
 
 
-def test_a_removal_is_found_by_how_who_and_why_too() -> None:
+def test_a_removal_is_found_by_its_kind_remover_and_reason() -> None:
     removal = Removal(LOCK, 5.0, "ann@desk", "force-unlock", "it hung")
     for text in ("ann@desk hung", "force-unlock", "host:bill-3 hung", "4711", "-auto-unlock"):
         assert Search.read(text).finds_removal(removal), text
@@ -68,5 +68,5 @@ def test_a_removal_is_found_by_how_who_and_why_too() -> None:
 
 
 @given(st.text())
-def test_whatever_is_typed_means_something(text: str) -> None:
+def test_any_text_is_a_valid_search(text: str) -> None:
     Search.read(text).finds(LOCK, "ok")

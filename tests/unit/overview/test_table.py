@@ -88,8 +88,7 @@ def read(store: Store) -> dict[str, Holder]:
 
 
 @given(st.data())
-def test_what_was_followed_is_what_is_read(data: st.DataObject) -> None:
-    """Whoever wrote or deleted what in which order, and however many steps came at once."""
+def test_a_followed_table_equals_a_read_table(data: st.DataObject) -> None:
     store = Store()
     with following(store) as table:
         for names in data.draw(steps):
@@ -104,8 +103,7 @@ def test_what_was_followed_is_what_is_read(data: st.DataObject) -> None:
 
 
 @pytest.mark.promise(number=2)
-def test_a_watch_that_was_silent_for_too_long_counts_all_locks_anew() -> None:
-    """A store that was restored meanwhile may look as it did: a push is lost, a row looks old."""
+def test_a_long_silent_watch_restarts_all_times() -> None:
     store, told = Store(), list[Transition]()
     store.take("a")
     with following(store, proof=0.3, on_change=told.extend) as table:
@@ -137,7 +135,7 @@ def test_a_reading_after_such_a_silence_does_so_as_well() -> None:
         assert table.rows()["a"].seen_at > before.seen_at
 
 
-def test_a_raft_term_that_went_back_is_noticed_though_it_rose_since_all_was_read() -> None:
+def test_a_raft_term_that_went_back_shows_a_restore() -> None:
     store = Store()
     with following(store) as table:
         store.term = 5
@@ -151,8 +149,7 @@ def test_a_raft_term_that_went_back_is_noticed_though_it_rose_since_all_was_read
         wait_until(lambda: table.restored_at, what="the news")
 
 
-def test_a_lock_whose_revision_went_back_tells_of_a_restore() -> None:
-    """Where the store's own was raised: an old row of any lock may look unchanged."""
+def test_a_lock_revision_that_went_back_shows_a_restore() -> None:
     store = Store()
     store.take("back")
     store.take("other")
@@ -169,8 +166,7 @@ def test_a_lock_whose_revision_went_back_tells_of_a_restore() -> None:
         assert table.rows()["other"].found
 
 
-def test_a_watch_that_ended_by_compaction_counts_all_locks_anew_and_a_resync_does_not() -> None:
-    """A restored store may look like that. Until all is read no row is believed."""
+def test_a_compacted_watch_restarts_all_times_and_a_resync_does_not() -> None:
     store, believed, followed = Store(), list[bool](), list[Table]()
     store.take("a")
 
@@ -208,9 +204,7 @@ def test_the_end_of_a_page_cuts_no_lock(page: int, broken: str) -> None:
     assert not any(holder.undecided() for holder in whole.values())
 
 
-def test_what_is_kept_of_a_lock_is_never_long() -> None:
-    """A client may write 64 KiB into each value of each lock; what a picture has of it is short,
-    read or followed, and what can't be cut is broken beyond its limit."""
+def test_the_text_kept_of_a_lock_is_bounded() -> None:
     said = dict.fromkeys(("reason", "thread", "identity", "client"), "🔒" * 5000)
     about = json.dumps(said, ensure_ascii=False).encode()
     store = Store()
@@ -224,9 +218,7 @@ def test_what_is_kept_of_a_lock_is_never_long() -> None:
     assert len(holders["b"].uuid or "") < 50
 
 
-def test_a_line_is_counted_whatever_comes_twice() -> None:
-    """A ticket that is written again is one, and what a watch tells of the time before the reading
-    is in that already."""
+def test_repeated_events_do_not_change_the_length_of_a_queue() -> None:
     store = Store()
     store.wait("a", "x")
     with following(store) as table:
@@ -278,9 +270,7 @@ def test_removals_are_by_time_where_the_order_of_writes_is_not_known(
     assert table.recorded() == len(SCRAMBLED)
 
 
-def test_a_removal_that_is_found_later_is_put_where_it_belongs() -> None:
-    """A server that was away may tell of an old one, which does not take a newer one's place; and
-    one that is forgotten makes room."""
+def test_a_removal_found_later_is_sorted_by_its_time() -> None:
     store = recorded(Polled(), 20.0, 40.0, 30.0)
     with following(store, removals=3) as table:
         recorded(store, 10.0, 35.0)
@@ -315,8 +305,7 @@ class SlowStore(MemoryStore):
         yield from super().load(kinds, deadline)
 
 
-def test_a_push_during_a_reading_that_hangs_is_not_counted_from_before_it() -> None:
-    """Else a lock is removed early by as long as an outage took that a reading waited out."""
+def test_a_push_during_a_slow_read_counts_from_the_push() -> None:
     store = SlowStore()
     store.take("a")
     table = Table(store)
@@ -343,7 +332,7 @@ def batch(revision: int, size: int = 0) -> Batch:
     return Batch((Change("locks", "a", "about", b"x" * size, revision, revision),), revision)
 
 
-def test_who_brings_more_than_there_is_room_for_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_producer_waits_while_the_queue_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_queue, "ROOM", 10_000)
     box, brought = BoundedQueue(), list[int]()
 

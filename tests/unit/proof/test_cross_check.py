@@ -97,7 +97,7 @@ def found_by_revisions(holds: list[Hold]) -> bool:
 
 @settings(max_examples=500, deadline=None)
 @given(histories())
-def test_both_say_the_same(holds: list[Hold]) -> None:
+def test_both_checkers_agree(holds: list[Hold]) -> None:
     found = found_by_search(holds)
     event("not linearizable" if found else "linearizable")
     assert found_by_revisions(holds) is found

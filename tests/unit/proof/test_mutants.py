@@ -10,8 +10,7 @@ from tests.proof.mutate import CHECKOUT, Mutant, all_mutants
 
 
 @pytest.mark.parametrize("mutant", all_mutants(), ids=lambda mutant: mutant.name)
-def test_its_place_is_there_and_it_is_python_still(mutant: Mutant) -> None:
-    """Who has moved what it changes writes the patch anew, with the same bug."""
+def test_the_patch_applies_and_the_result_is_python(mutant: Mutant) -> None:
     texts: dict[str, str] = {}
     for hunk in mutant.hunks:
         text = texts.get(hunk.file) or Path(CHECKOUT / hunk.file).read_text()

@@ -105,7 +105,7 @@ BROKEN: dict[str, Found] = {
         client(7, "lost", "A"),
         *removed(7, 11, "A"),
     ],
-    "brake": [
+    "rate_limit": [
         client(0, "limits", limits={"max_removals": 2, "unlockers": 1}),
         *[
             line
@@ -170,11 +170,11 @@ def test_nothing_is_found_in_a_good_history() -> None:
 
 
 @pytest.mark.parametrize("rule", sorted({rule.__name__ for rule in (*RULES, *WITHOUT_EVENTS)}))
-def test_each_rule_finds_what_it_is_about(rule: str) -> None:
+def test_each_rule_finds_its_violation(rule: str) -> None:
     assert rule in {broken.rule for broken in check(BROKEN[rule])}
 
 
-def test_who_was_force_unlocked_may_work_until_told() -> None:
+def test_a_force_unlocked_holder_may_work_until_it_learns_of_it() -> None:
     lines = [
         *had(1, 10, "A"),
         *removed(3, 11, "A", how="force-unlock"),
@@ -185,7 +185,7 @@ def test_who_was_force_unlocked_may_work_until_told() -> None:
     assert check(lines) == []
 
 
-def test_a_process_that_was_killed_leaves_nothing_to_be_told() -> None:
+def test_a_killed_process_need_not_learn_of_a_loss() -> None:
     lines = [
         *had(1, 10, "A"),
         client(2, "killed"),
@@ -196,10 +196,9 @@ def test_a_process_that_was_killed_leaves_nothing_to_be_told() -> None:
 
 
 @pytest.mark.parametrize(("lines", "status"), [(GOOD, 0), (BROKEN["one_holder"], 1)])
-def test_it_is_a_program(
+def test_the_checker_runs_as_a_program(
     lines: Found, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of several files, one for each process and one of the recorder."""
     for line in lines:
         FileSink(tmp_path / f"{line.process}.jsonl")(line)
     files = [*tmp_path.iterdir()]
@@ -208,7 +207,9 @@ def test_it_is_a_program(
     assert ("one_holder: B took x at 11 while A had it" in capsys.readouterr().out) == bool(status)
 
 
-def test_what_is_no_history_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_without_a_history_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "p.jsonl"
     file.write_text('{"at": 1, "process": "p", "what": "acquire"}\n{"at"\n')
     assert main([str(file)]) == 2

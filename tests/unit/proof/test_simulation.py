@@ -45,8 +45,7 @@ def test_nothing_breaks_for_long(figure: Figure) -> None:
     figure(simulate("--seconds", "300", "--seed", "1000000").strip())
 
 
-def test_one_seed_is_one_order(tmp_path: Path) -> None:
-    """Byte for byte, in another process."""
+def test_a_seed_gives_the_same_history(tmp_path: Path) -> None:
     histories = [tmp_path / "one", tmp_path / "other"]
     for file in histories:
         simulate("--replay", "2", "--history", str(file))
@@ -61,7 +60,7 @@ def test_a_part_of_a_plan_is_a_plan() -> None:
     assert simulate("--replay", "7:0,1") == ""
 
 
-def test_a_failure_is_shrunk_to_what_it_needs() -> None:
+def test_a_failure_is_shrunk_to_the_needed_steps() -> None:
     def fails(kept: Sequence[int]) -> bool:
         return {3, 11} <= set(kept)
 

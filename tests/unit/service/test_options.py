@@ -49,7 +49,7 @@ def test_json_has_the_lock_as_fields_and_the_record_as_an_object(
     }
 
 
-def test_text_has_the_record_at_the_end_of_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_text_line_ends_with_the_record(capsys: pytest.CaptureFixture[str]) -> None:
     line = logged("text", capsys, log_fields("auto-unlocked", HOLDER, REMOVAL))
     message, _, record = line.partition(" The record: ")
     assert message.endswith("WARNING tests.serving: Removed lock 'nightly'.")
@@ -57,10 +57,7 @@ def test_text_has_the_record_at_the_end_of_its_line(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("style", ["text", "json"])
-def test_a_line_stays_one_line_whatever_a_lock_says(
-    style: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """And its fields are bounded."""
+def test_a_hostile_lock_gives_one_log_line(style: str, capsys: pytest.CaptureFixture[str]) -> None:
     hostile = Holder('a"b', "u\n" * 9999, "h\r\n" * 9999)
     line = logged(style, capsys, log_fields("past-alert", hostile))
     assert len(line) < 3000
@@ -84,8 +81,7 @@ def test_beyond_a_few_a_minute_records_are_counted_and_left_out() -> None:
     assert passed("y" * 9999) == "y" * MAX_OTHERS_CHARS
 
 
-def test_a_signal_that_comes_while_its_own_wait_looks_ends_the_service() -> None:
-    """Five thousand at any moment: none finds the main thread with a lock that it needs."""
+def test_a_signal_at_any_moment_ends_the_service() -> None:
     program = """
 import os, signal, threading
 from lockclient.service.lifecycle import EndSignal

@@ -56,7 +56,7 @@ def answer(
         (200, KNOWN, FOLLOWED, "GET"),
     ],
 )
-def test_who_gets_in(
+def test_requests_are_admitted_by_host_and_site(
     caplog: pytest.LogCaptureFixture,
     status: int,
     host: str | None,
@@ -72,7 +72,7 @@ def test_who_gets_in(
     assert len(caplog.records) == (status == 421), "told once, for whoever wonders"
 
 
-def test_the_log_is_not_filled_by_strangers(caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_requests_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     at = door()
     for number in range(50):
         answer(at, "/", f"x{number}.example\x1b2J", {})

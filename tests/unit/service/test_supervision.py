@@ -38,7 +38,7 @@ def told(heard: socket.socket) -> list[str]:
             return found
 
 
-def test_systemd_is_told_as_long_as_all_is_well(systemd: socket.socket) -> None:
+def test_systemd_is_notified_while_the_service_is_healthy(systemd: socket.socket) -> None:
     why: str | None = None
     supervisor = Supervisor(lambda: why)
     assert supervisor.check() is None
@@ -53,7 +53,7 @@ def test_systemd_is_told_as_long_as_all_is_well(systemd: socket.socket) -> None:
     assert told(systemd) == []
 
 
-def test_a_systemd_that_is_gone_or_does_not_read_harms_nobody(
+def test_an_unreachable_systemd_does_no_harm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notify("READY=1")
@@ -66,7 +66,7 @@ def test_a_systemd_that_is_gone_or_does_not_read_harms_nobody(
             notify("WATCHDOG=1")
 
 
-def test_who_can_not_tell_is_not_well() -> None:
+def test_a_check_that_raises_is_unhealthy() -> None:
     def fail() -> str | None:
         raise KeyError("a bug")
 
@@ -84,7 +84,7 @@ def test_a_pulse_is_late_by_its_interval_and_the_limit() -> None:
     assert said.endswith(" ago, and there should be one every 1 min.")
 
 
-def test_a_loop_goes_on_whatever_is_raised_and_is_missed_when_it_hangs(
+def test_a_loop_survives_exceptions_and_is_missed_when_it_hangs(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     runs: list[int] = []

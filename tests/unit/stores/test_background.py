@@ -55,8 +55,7 @@ class TestTickets:
     def _quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ticket_leases, "TICKET_RENEWAL_S", 0.1)
 
-    def test_they_are_kept_while_somebody_waits(self) -> None:
-        """And no longer: an idle process sends nothing."""
+    def test_the_ticket_lease_is_renewed_while_a_client_waits(self) -> None:
         store = KeptStore()
         tickets, inbox = store.background.tickets, ThreadInbox()
         tickets.join(inbox)
@@ -71,8 +70,7 @@ class TestTickets:
         wait_until(is_quiet, what="the end of the renewals")
         assert inbox.get(0) is None
 
-    def test_who_is_woken_often_keeps_its_place(self) -> None:
-        """Leaving and joining faster than the interval must not put the renewal off for ever."""
+    def test_frequent_wake_ups_do_not_delay_the_renewal(self) -> None:
         store = KeptStore()
         tickets = store.background.tickets
         until = time.monotonic() + 10
@@ -83,8 +81,7 @@ class TestTickets:
             time.sleep(0.01)
             tickets.leave(inbox)
 
-    def test_all_are_told_when_they_are_lost(self) -> None:
-        """Each waiter looks for itself; the renewals go on."""
+    def test_a_lost_ticket_lease_wakes_each_waiter(self) -> None:
         store = KeptStore()
         store.answers = [False]
         inboxes = [ThreadInbox() for _ in range(3)]
@@ -106,8 +103,7 @@ class TestTickets:
         assert f"could not be renewed; retrying: {error}" in caplog.text
         tickets.leave(inbox)
 
-    def test_one_whose_waiter_cannot_act_is_not_kept(self) -> None:
-        """It would get the lock and not take it; other waiters of the process keep theirs."""
+    def test_the_ticket_of_a_blocked_waiter_is_not_renewed(self) -> None:
         store = KeptStore()
         able, blocked = ThreadInbox(), BusyInbox("a loop")
         kept: list[Hashable] = []
@@ -141,8 +137,7 @@ class FailingStore(MemoryStore):
 
 
 class TestCleaningUp:
-    def test_a_closed_store_ends_it(self, caplog: pytest.LogCaptureFixture) -> None:
-        """It is not opened again, so trying on would go on for as long as the program."""
+    def test_a_closed_store_ends_the_clean_up(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level("INFO")
         store = FailingStore(StoreClosed("The connection was closed."))
         store.ask(Take(Holder("x", "me", hostname="h")), Deadline.after(1))
@@ -152,10 +147,9 @@ class TestCleaningUp:
         assert store.model.lock("x").holder is not None
 
     @pytest.mark.parametrize("error", [StoreError("no space"), OSError("no thread")])
-    def test_a_mark_that_is_refused_is_tried_on(
+    def test_a_refused_tombstone_is_retried(
         self, error: Exception, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What can be deleted is, at once; what it disarms may come when there is space again."""
         monkeypatch.setattr(background, "REFUSED_PAUSE_S", 0.3)
         store = FailingStore(error)
         store.ask(Take(Holder("x", "me", hostname="h")), Deadline.after(1))
@@ -164,8 +158,7 @@ class TestCleaningUp:
         assert not store.model.lock("x").marks
         wait_until(lambda: store.model.lock("x").marks == {"me"}, what="the mark")
 
-    def test_a_thousand_do_not_wait_for_one(self) -> None:
-        """A store that is slow is asked by several at once, so many and no more."""
+    def test_clean_ups_run_several_at_once(self) -> None:
         under_way, most = set[str](), list[int]()
 
         class SlowStore(MemoryStore):
@@ -200,8 +193,9 @@ class TestCleaningUp:
 
 
 class TestDeputies:
-    def test_a_system_without_threads_is_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """As a store that can't be reached; nothing was done."""
+    def test_a_system_without_threads_is_store_unavailable(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         store, done = MemoryStore(), list[int]()
         store.background.ready()
 

@@ -38,7 +38,9 @@ def deleting(**condition: Any) -> dict[str, Any]:
         ({"lifecycle": {"rule": [{"action": {"type": "SetStorageClass"}}]}}, {}),
     ],
 )
-def test_what_harms_locks_or_costs(settings: dict[str, Any], expected: dict[str, str]) -> None:
+def test_harmful_or_costly_settings_are_found(
+    settings: dict[str, Any], expected: dict[str, str]
+) -> None:
     found = list(judged(settings, "of/us/", "locks"))
     assert [finding.level for finding in found] == list(expected.values())
     for finding, said in zip(found, expected, strict=True):

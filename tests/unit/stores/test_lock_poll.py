@@ -88,8 +88,7 @@ def queue() -> Iterator[Queue]:
     pool.close()
 
 
-def test_one_poll_asks_for_all(queue: Queue) -> None:
-    """A holder's loss and the waiters' turn; one that is closed is told no more."""
+def test_one_poll_serves_all_waiters(queue: Queue) -> None:
     seen: list[WatchEvent] = []
     watch = queue.lock_polls.watch(WatchTarget("x"), seen.append)
     wait_until(lambda: WatchEvent(7, "X") in seen, what="the holder's poll")
@@ -105,9 +104,7 @@ def test_one_poll_asks_for_all(queue: Queue) -> None:
     assert any(queue.polls[-1] == GetPosition("x", uuid, 0) for uuid in "ABC")
 
 
-def test_the_first_waiter_takes_it(queue: Queue) -> None:
-    """A release during a take is told after its answer, which may be older."""
-
+def test_the_first_waiter_takes_the_lock(queue: Queue) -> None:
     def release() -> None:
         queue.hint()
         assert queue.told == []
@@ -123,9 +120,7 @@ def test_the_first_waiter_takes_it(queue: Queue) -> None:
     assert queue.take("E"), "nobody waits: everybody asks"
 
 
-def test_the_answer_to_one_refuses_the_others(queue: Queue) -> None:
-    """For a moment, so that a lost hint, or a first waiter that sleeps, delays nobody for long."""
-
+def test_one_refusal_serves_all_waiters(queue: Queue) -> None:
     def are_refused() -> bool:
         assert queue.take("A", Refused("X", 0))
         return not any(queue.take(uuid) for uuid in ("B", "C", "new"))
@@ -134,7 +129,7 @@ def test_the_answer_to_one_refuses_the_others(queue: Queue) -> None:
     wait_until(lambda: queue.take("C", Refused("X", 0)), what="the end of the moment")
 
 
-def test_it_is_polled_again_until_an_answer_names_a_holder(queue: Queue) -> None:
+def test_polling_goes_on_until_an_answer_names_a_holder(queue: Queue) -> None:
     queue.holder = None
     queue.hint()
     queue.take("A")  # the votes were split
@@ -148,9 +143,7 @@ def test_it_is_polled_again_until_an_answer_names_a_holder(queue: Queue) -> None
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-def test_a_waiter_that_sleeps_goes_to_the_end_and_one_that_leaves_passes_it_on(
-    queue: Queue, leaves: bool
-) -> None:
+def test_a_sleeping_or_leaving_waiter_passes_its_turn_on(queue: Queue, leaves: bool) -> None:
     queue.holder = None
     queue.hint()
     if leaves:

@@ -38,8 +38,9 @@ def of_number(number: int) -> OSError:
         (ValueError("no JSON"), None),
     ],
 )
-def test_a_wrapped_error_is_told_by_the_innermost(error: Exception, reason: Reason | None) -> None:
-    """Its number, or its words if it has none: those of a wrapper may hold a lock's name."""
+def test_a_wrapped_error_has_the_reason_of_the_innermost(
+    error: Exception, reason: Reason | None
+) -> None:
     assert reason_of(error) is reason
     wrapper = OSError("goaway")
     wrapper.__cause__ = error
@@ -57,8 +58,7 @@ def test_each_error_has_words() -> None:
     assert Cause.of_error(KeyError()).text == "KeyError()"
 
 
-def test_tls_errors_are_told_by_openssl_s_number(tmp_path: Path) -> None:
-    """As a client meets them: an expired certificate, one of another host, and no authority."""
+def test_tls_errors_are_recognized_by_the_number_of_openssl(tmp_path: Path) -> None:
     authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
     expired = authority.issue("old.test", until=datetime.now(timezone.utc) - timedelta(days=1))
     for pair, name, trusted, reason in (
@@ -72,7 +72,7 @@ def test_tls_errors_are_told_by_openssl_s_number(tmp_path: Path) -> None:
         assert reason_of(met.value) is reason
 
 
-def test_a_key_of_another_certificate_is_told(tmp_path: Path) -> None:
+def test_a_key_of_another_certificate_is_recognized(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     with pytest.raises(ssl.SSLError) as met:
         ssl.create_default_context().load_cert_chain(

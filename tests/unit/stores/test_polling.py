@@ -100,8 +100,7 @@ def test_found_records_are_in_the_order_of_their_writing(source: Source, polling
     assert [change.part for change in sorted(changes, key=lambda each: each.created)] == [*"123"]
 
 
-def test_a_told_record_is_not_new_when_all_is_read_again(source: Source, polling: Polling) -> None:
-    """Even if it was written during the poll that found it, so after its revision."""
+def test_a_reported_record_is_not_new_after_a_full_read(source: Source, polling: Polling) -> None:
     follower = Follower(polling)
     source.wall += 3600
     source.put("1")

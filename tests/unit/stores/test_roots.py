@@ -43,8 +43,7 @@ def test_other_roots_are_as_they_were(store: str, root: str) -> None:
 
 
 @pytest.mark.parametrize("folder", ["removed", "locks-unlockers"])
-def test_a_bucket_s_locks_without_a_prefix_have_no_prefix_in_what_is_deleted(folder: str) -> None:
-    """Their unlocker would delete its locks, as old removal records or announcements."""
+def test_a_bucket_prefix_inside_our_own_folders_is_refused(folder: str) -> None:
     for root in (folder, f"{folder}/x"):
         with pytest.raises(ValueError, match=f"must not have '{folder}' after its first segment"):
             GcsLocation.of(f"gs://bucket/{root}")
@@ -60,14 +59,13 @@ def test_a_bucket_s_locks_without_a_prefix_have_no_prefix_in_what_is_deleted(fol
         lambda root: GcsLocation("bucket", f"{root.strip('/')}/"),
     ],
 )
-def test_it_is_so_by_every_way_to_name_a_root(make: Any) -> None:
+def test_a_nested_root_is_refused_by_each_constructor(make: Any) -> None:
     with pytest.raises(ValueError, match="must not have 'locks' after its first segment"):
         make("/a/locks/x")
 
 
 @pytest.mark.parametrize(("store", "program"), CALLS)
-def test_each_program_refuses_it_before_any_request(store: str, program: str) -> None:
-    """Nothing answers there, which each of them would say otherwise."""
+def test_each_program_refuses_a_nested_root_before_any_request(store: str, program: str) -> None:
     name, *words = program.split()
     url = {"CLUSTERMUTEX_URL": f"{store}/a/queue/x"}
     done = run_to_end(Path(sys.executable).with_name(name), *words, env=url, status=None)
@@ -75,7 +73,7 @@ def test_each_program_refuses_it_before_any_request(store: str, program: str) ->
     assert "must not have 'queue' after its first segment" in " ".join(done.stderr.split())
 
 
-def test_setup_auth_refuses_it_by_its_option() -> None:
+def test_setup_auth_refuses_a_nested_root() -> None:
     done = called(Settings(), "setup-auth", "--root", "/a/locks", status=2)
     assert "must not have 'locks' after its first segment" in " ".join(done.stderr.split())
 

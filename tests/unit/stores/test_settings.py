@@ -25,8 +25,7 @@ def pem(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_nothing_said_is_loopback() -> None:
-    """etcd's own default port on this machine, in plain text."""
+def test_the_default_is_loopback() -> None:
     assert load() == Settings(endpoints=("127.0.0.1:2379",), root="/clustermutex")
     assert load().url() == "etcd://127.0.0.1:2379/clustermutex"
     assert load().where == "/clustermutex"
@@ -41,8 +40,7 @@ def test_the_program_beats_our_variable_beats_etcdctl_s() -> None:
     assert load(ETCDCTL_ENDPOINTS="c:3").endpoints == ("c:3",)
 
 
-def test_what_the_url_does_not_say_comes_from_etcdctl_s_variables(pem: str) -> None:
-    """Who, and by which certificates; but not the scheme of other endpoints."""
+def test_etcdctl_variables_complete_the_url(pem: str) -> None:
     settings = load("etcd://a:1", ETCDCTL_ENDPOINTS="https://c:3", ETCDCTL_USER="ann:secret")
     assert (settings.user, settings.password) == ("ann", "secret")
     assert not settings.secure
@@ -70,10 +68,9 @@ def test_setup_takes_settings_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made_of("etcd://c:3/c", None, {"user": "ann", "password": "p"}).user == "ann"
 
 
-def test_the_program_s_password_goes_before_the_environment_s_file(
+def test_a_password_argument_beats_the_password_file_of_the_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """And its file before the environment's password; beside a client neither counts."""
     file = tmp_path / "secret"
     file.write_text("of the file")
     monkeypatch.setenv("ETCDCTL_USER", "ann")
@@ -117,8 +114,7 @@ def test_setup_refuses_nonsense(how: dict[str, object], said: str) -> None:
         ("etcds://h:1/x", Settings(endpoints=("h:1",), root="/x", tls=True)),
     ],
 )
-def test_it_is_read_and_written(url: str, settings: Settings) -> None:
-    """Hosts with ports and a root; what is written is read again."""
+def test_a_url_is_read_and_written(url: str, settings: Settings) -> None:
     assert load(url) == settings
     assert load(settings.url()) == settings
 
@@ -170,8 +166,7 @@ NO_ENDPOINTS = [
         ("gs://bucket/x?endpoint=http://localhost.example.com", "must be https://"),
     ],
 )
-def test_a_malformed_one_is_an_error(url: str, said: str) -> None:
-    """Never a default: the text says what is wrong, and in which variable."""
+def test_a_malformed_url_is_an_error(url: str, said: str) -> None:
     with pytest.raises(ValueError, match="CLUSTERMUTEX_URL") as caught:
         load(CLUSTERMUTEX_URL=url)
     assert said in str(caught.value)
@@ -187,8 +182,7 @@ def test_a_malformed_one_is_an_error(url: str, said: str) -> None:
         *("etcd://ann:hun\nter2@h:1", "gs://ann:hunter2@bucket/x"),
     ],
 )
-def test_a_password_in_it_is_refused_and_not_shown(url: str) -> None:
-    """It would stand in every `ps`; the error must not put it into a log."""
+def test_a_password_in_a_url_is_refused_and_not_shown(url: str) -> None:
     with pytest.raises(ValueError, match=r"URL '(etcd|redis|gs)://…@") as caught:
         load(url)
     assert "ter2" not in str(caught.value)
@@ -198,8 +192,7 @@ def test_a_password_in_it_is_refused_and_not_shown(url: str) -> None:
 BUCKET = "gs://bucket/a/prefix"
 
 
-def test_the_scheme_says_which_store_it_is() -> None:
-    """And etcd's variables, which are for etcdctl, say nothing of it, malformed or not."""
+def test_the_scheme_chooses_the_store() -> None:
     settings = load(BUCKET, ETCDCTL_USER="ann", ETCDCTL_ENDPOINTS="nonsense")
     assert settings == load(CLUSTERMUTEX_URL=BUCKET)
     assert settings == Settings(location=GcsLocation.of(BUCKET))
@@ -218,17 +211,15 @@ def test_the_scheme_says_which_store_it_is() -> None:
         ({"tls": True}, "tls"),
     ],
 )
-def test_what_is_for_etcd_alone_is_refused(settings: dict[str, Any], named: str) -> None:
-    """Whoever gave it counts on it."""
+def test_etcd_settings_beside_a_bucket_are_refused(settings: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=f"^{named}: .*nothing at {BUCKET}") as caught:
         ClusterMutex.setup(BUCKET, **settings)
     assert "hunter2" not in str(caught.value)
 
 
-def test_what_the_program_says_meets_a_bucket_of_the_environment(
+def test_arguments_beside_a_bucket_url_of_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Endpoints beat it; a client of etcd's is refused."""
     monkeypatch.setenv("CLUSTERMUTEX_URL", BUCKET)
     assert made_of(None, ["a:1"], {"root": "/x"}) == Settings(endpoints=("a:1",), root="/x")
     with pytest.raises(ValueError, match=f"client of etcd's .* at {BUCKET}"):
@@ -236,8 +227,7 @@ def test_what_the_program_says_meets_a_bucket_of_the_environment(
 
 
 @pytest.mark.parametrize("missing", ["requests", "google.auth"])
-def test_what_is_not_installed_is_said_at_once(missing: str) -> None:
-    """With what to install."""
+def test_a_missing_extra_is_named_at_once(missing: str) -> None:
     script = f"""
 import sys
 sys.modules[{missing!r}] = None
@@ -255,8 +245,7 @@ for ask in (ClusterMutex("x").acquire, Settings.load):
     ]
 
 
-def test_etcdctl_s_variables_are_read_as_it_reads_them(pem: str) -> None:
-    """Lists, schemes, spaces, a password with colons or in a variable of its own."""
+def test_etcdctl_variables_are_read_as_etcdctl_reads_them(pem: str) -> None:
     files = {f"ETCDCTL_{name}": pem for name in ("CACERT", "CERT", "KEY")}
     endpoints = "https://a:1/, https://b:2"
     settings = load(ETCDCTL_ENDPOINTS=endpoints, ETCDCTL_USER="ann:pass:word", **files)
@@ -325,9 +314,7 @@ for endpoint in ("127.0.0.1:1", "127.0.0.1:2"):
 """
 
 
-def test_one_store_serves_a_process() -> None:
-    """Opened at first need, from the environment, with nothing sent; what `setup` says, also when
-    it is called again, beats it. A malformed environment is an error at first use only."""
+def test_a_process_has_one_default_store() -> None:
     done = run_to_end(sys.executable, "-c", DEFAULT_STORE, env={"CLUSTERMUTEX_URL": "nonsense"})
     error, *endpoints = done.stdout.splitlines()
     assert error.startswith("CLUSTERMUTEX_URL")
@@ -351,8 +338,7 @@ default_store(), ClusterMutex("x")
 """
 
 
-def test_a_url_that_changes_after_the_first_use_is_logged() -> None:
-    """Once, and not where the program itself has said where its locks are."""
+def test_a_url_changed_after_the_first_use_is_logged() -> None:
     environ = {"ETCDCTL_ENDPOINTS": "127.0.0.1:1"}
     said = run_to_end(sys.executable, "-c", CHANGED, env=environ).stderr
     assert said.splitlines() == [

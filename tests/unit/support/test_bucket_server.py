@@ -74,8 +74,7 @@ def test_generations_do_not_grow(client: Client) -> None:
     assert made != sorted(made)
 
 
-def test_what_is_not_known_is_refused(client: Client) -> None:
-    """So that nothing passes by accident."""
+def test_unknown_requests_are_refused(client: Client) -> None:
     assert client.get("a", ifGenerationMatch=1).status_code == 501
     assert client.ask("GET", OBJECTS, {"delimiter": "/"}).status_code == 501
     assert client.ask("GET", "/storage/v1/what", {}).status_code == 501
@@ -91,7 +90,7 @@ def test_metadata_has_8_kib_at_most(client: Client) -> None:
     assert client.get("a").json()["metadata"] == fits
 
 
-def test_only_what_was_asked_for_is_told(client: Client) -> None:
+def test_only_requested_fields_are_returned(client: Client) -> None:
     said = client.put("a", metadata={"x": "1"}, fields="generation,metadata/x").json()
     assert set(said) == {"generation", "metadata"}
     found = client.page(fields="items(name,metadata),nextPageToken")
@@ -120,11 +119,9 @@ def test_one_write_a_second_and_object(server: BucketServer, client: Client) -> 
         (HANG, True, []),
     ],
 )
-def test_a_fault_does_what_it_says(
+def test_each_fault_has_its_effect(
     server: BucketServer, client: Client, kind: str, answered: bool, delivered: list[int]
 ) -> None:
-    """What is lost was done and what is dropped was not; what comes late, or again, is judged by
-    the rules of then."""
     server.fault("POST", kind, seconds=0.5)
     began = time.monotonic()
     with nullcontext() if answered else pytest.raises(requests.ConnectionError):
@@ -135,7 +132,7 @@ def test_a_fault_does_what_it_says(
     assert server.deliver() == []
 
 
-def test_busy_and_broken_ones_say_so(server: BucketServer, client: Client) -> None:
+def test_busy_and_broken_answers(server: BucketServer, client: Client) -> None:
     server.fault("GET", 503, times=2)
     server.fault("GET", 429)
     assert [client.get("a").status_code for _ in range(4)] == [503, 503, 429, 404]

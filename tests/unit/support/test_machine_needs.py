@@ -61,8 +61,7 @@ def test_tests_are_left_out_and_counted(
     assert "1 passed, 4 skipped" in last
 
 
-def test_what_is_missing_is_installed_by_root_and_else_named(tmp_path: Path) -> None:
-    """On a machine on which nothing is installed but an apt-get that has zsh and no fish."""
+def test_missing_packages_are_installed_by_root_and_else_named(tmp_path: Path) -> None:
     program, calls = tmp_path / "apt-get", tmp_path / "calls"
     program.write_text(APT_GET)
     program.chmod(0o755)

@@ -33,7 +33,7 @@ __all__ = ["clustermutex"]  # the fixture
 
 
 class TestFixture:
-    def test_a_mutex_that_names_no_store_uses_it(self, clustermutex: MemoryLocks) -> None:
+    def test_a_mutex_without_a_store_uses_the_fixture(self, clustermutex: MemoryLocks) -> None:
         with ClusterMutex("x", reason="totals") as held:
             holder = clustermutex.holder("x")
             assert holder is not None
@@ -42,10 +42,7 @@ class TestFixture:
         assert clustermutex.holder("x") is None
         assert clustermutex.held() == []
 
-    def test_so_it_does_though_the_program_says_something_else(
-        self, clustermutex: MemoryLocks
-    ) -> None:
-        """An application's start says where its locks are; and what is malformed is said."""
+    def test_the_fixture_overrides_setup(self, clustermutex: MemoryLocks) -> None:
         ClusterMutex.setup("etcd://production:2379/locks")
         with ClusterMutex("x"):
             assert clustermutex.held() == ["x"]
@@ -62,7 +59,7 @@ class TestFixture:
         assert (held.record.owner, held.record.labels) == (None, None)
         ClusterMutex.setup(owner="team", labels={"env": "test"}, instruments=[lambda _: None])
 
-    def test_who_waits_at_the_end_goes_on_no_longer(self) -> None:
+    def test_waiters_end_with_the_fixture(self) -> None:
         locks, ended = MemoryLocks(), list[StoreError]()
         held = ClusterMutex("x", store=locks.store).acquire()
         assert held is not None
@@ -116,13 +113,13 @@ class TestLoss:
         with pytest.raises(LockLost):
             asyncio.run(work())
 
-    def test_what_nobody_holds_can_t_be_lost(self, clustermutex: MemoryLocks) -> None:
+    def test_a_free_lock_can_not_expire(self, clustermutex: MemoryLocks) -> None:
         with pytest.raises(ClusterMutexError, match="Nobody holds the lock 'x'"):
             clustermutex.expire("x")
 
 
 class TestOthers:
-    def test_somebody_else_has_it_for_a_block(self, clustermutex: MemoryLocks) -> None:
+    def test_held_elsewhere_holds_the_lock_for_a_block(self, clustermutex: MemoryLocks) -> None:
         with clustermutex.held_elsewhere("x", reason="the other host") as holder:
             assert ClusterMutex("x").acquire(blocking=False) is None
             there = clustermutex.holder("x")
@@ -132,8 +129,7 @@ class TestOthers:
                 ClusterMutex("x", timeout=0).__enter__()
         assert ClusterMutex("x").acquire(blocking=False)
 
-    def test_a_store_that_is_away(self, clustermutex: MemoryLocks) -> None:
-        """Who has a lock keeps it; who wants one is told at once; afterwards all is as before."""
+    def test_an_unavailable_store(self, clustermutex: MemoryLocks) -> None:
         with ClusterMutex("x") as held:
             with clustermutex.unavailable():
                 held.alive()
@@ -147,7 +143,7 @@ class TestOthers:
             held.alive(force=True)
         assert ClusterMutex("y").acquire(blocking=False)
 
-    def test_what_is_lost_meanwhile_is_known_afterwards(self, clustermutex: MemoryLocks) -> None:
+    def test_a_loss_while_unavailable_is_known_afterwards(self, clustermutex: MemoryLocks) -> None:
         held = ClusterMutex("x").acquire()
         assert held is not None
         with clustermutex.unavailable():
@@ -159,7 +155,7 @@ class TestOthers:
 class TestWhoGetsNone:
     """By a typo it would exclude nobody."""
 
-    def test_no_url_leads_to_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_url_names_a_memory_store(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CLUSTERMUTEX_URL", "memory://")
         for url in (None, "memory://x"):
             with pytest.raises(ValueError, match=r"exclude nobody in another process.*MemoryStore"):
@@ -167,7 +163,9 @@ class TestWhoGetsNone:
         with pytest.raises(ValueError, match="exclude nobody"):
             ClusterMutex("x").acquire()
 
-    def test_nor_does_one_of_another_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_url_of_another_package_names_a_memory_store(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(registry, "_factory", lambda scheme: lambda url: MemoryStore())
         with pytest.raises(ValueError, match="no store that other processes reach"):
             open_store(Settings(location=UrlLocation("theirs://x")))
@@ -181,7 +179,7 @@ class TestWhoGetsNone:
         ],
         ids=" ".join,
     )
-    def test_services_and_command_refuse_it(self, words: list[str]) -> None:
+    def test_services_and_command_refuse_a_memory_store(self, words: list[str]) -> None:
         code = f"from {words[0]} import main; main()"
         if "." not in words[0]:
             code = f"from {words[0]}.cli import main; main()"
@@ -189,8 +187,7 @@ class TestWhoGetsNone:
         assert done.returncode == 2, done.stderr
         assert "exclude nobody in another process" in " ".join(done.stderr.split())
 
-    def test_a_fork_s_child_is_told(self, clustermutex: MemoryLocks) -> None:
-        """Instead of having a lock that its parent does not know of."""
+    def test_a_forked_child_gets_an_error(self, clustermutex: MemoryLocks) -> None:
         program = """
 import os, sys, warnings
 warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: there are threads
@@ -211,15 +208,14 @@ with ClusterMutex("x") as held:
         done = run_to_end(sys.executable, "-c", program)
         assert "is one process's: locks that this child of a fork took there" in done.stdout
 
-    def test_it_is_one_or_the_other(self) -> None:
+    def test_setup_takes_a_store_or_a_url(self) -> None:
         with pytest.raises(ValueError, match="Give the store, or where it is, not both"):
             ClusterMutex.setup("etcd://x/y", store=MemoryStore())
         with pytest.raises(ValueError, match="store must be what open_store"):
             ClusterMutex.setup(store="memory")  # type: ignore[arg-type]
 
 
-def test_nobody_pays_for_it() -> None:
-    """The library imports neither pytest nor this, and pytest does not load it by itself."""
+def test_the_library_does_not_import_pytest() -> None:
     program = "import sys, lockclient; print(*sys.modules)"
     loaded = subprocess.check_output([sys.executable, "-c", program], text=True, env=os.environ)
     assert not {"pytest", "lockclient.testing", "importlib.metadata"} & {*loaded.split()}

@@ -18,7 +18,7 @@ from lockclient.text.durations import duration, parse_duration, period, roughly
         *(("1 h 30 min", 5400), (" 7 s ", 7)),
     ],
 )
-def test_what_is_understood(text: str, seconds: float) -> None:
+def test_parse_duration_accepts(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
@@ -26,14 +26,13 @@ def test_what_is_understood(text: str, seconds: float) -> None:
     "text",
     ["", "m", "5x", "-1", "-5m", "nan", "inf", "1e3", "5m1h", "5m5m", "5m 3", "1h30", "٣", "1_000"],
 )
-def test_what_is_not(text: str) -> None:
+def test_parse_duration_refuses(text: str) -> None:
     with pytest.raises(ValueError, match="is no duration: give seconds or units, like 90, 90s"):
         parse_duration(text)
 
 
 @given(st.integers(0, int(MAX_DURATION_S)))
-def test_what_is_shown_can_be_given(seconds: int) -> None:
-    """As it is shown: in the two largest units."""
+def test_a_shown_duration_can_be_parsed(seconds: int) -> None:
     assert duration(parse_duration(duration(seconds))) == duration(seconds)
     assert duration(seconds).startswith(roughly(seconds))
 
@@ -46,8 +45,6 @@ def test_what_is_shown_can_be_given(seconds: int) -> None:
         *((86_400, "1 d"), (MAX_DURATION_S, "3650 d")),
     ],
 )
-def test_what_does_not_count_on_is_written_without_a_rest_of_nothing(
-    seconds: float, text: str
-) -> None:
+def test_a_period_is_written_without_zero_parts(seconds: float, text: str) -> None:
     assert period(seconds) == text
     assert abs(parse_duration(text) - seconds) < 1

@@ -58,15 +58,13 @@ def unseen() -> Iterator[str]:
 UNSEEN = frozenset(unseen())
 
 
-def test_every_character_that_is_not_seen_is_written_as_an_escape() -> None:
-    """One by one, all of Unicode."""
+def test_each_invisible_character_is_escaped() -> None:
     assert len(UNSEEN) > 140_000
     for char in UNSEEN:
         assert plain(f"a{char}b") == f"a{char.encode('unicode_escape').decode()}b"
 
 
-def test_and_what_is_seen_stays() -> None:
-    """All that this Python knows as a letter, digit, mark, sign; joiners between them do not."""
+def test_visible_characters_stay() -> None:
     kinds = ("L", "N", "P", "S", "M")
     text = "".join(
         char
@@ -80,7 +78,7 @@ def test_and_what_is_seen_stays() -> None:
 
 
 @given(TEXTS)
-def test_nothing_unseen_comes_out(text: str) -> None:
+def test_no_output_has_invisible_characters(text: str) -> None:
     for written in (plain(text), apart(text), label(text), cell(text), as_trace(text)):
         assert {*written} & UNSEEN <= {"\n", "\t"}
     for written in (plain(text), apart(text), label(text)):
@@ -91,7 +89,7 @@ def test_nothing_unseen_comes_out(text: str) -> None:
 
 
 @given(TEXTS)
-def test_what_was_written_once_is_not_written_again(text: str) -> None:
+def test_escaping_is_idempotent(text: str) -> None:
     assert plain(plain(text)) == plain(text)
     assert plain(plain(text, block=True), block=True) == plain(text, block=True)
 
@@ -104,7 +102,7 @@ def test_a_block_keeps_its_lines_tabs_and_blanks(text: str) -> None:
 
 
 @given(TEXTS.filter(lambda text: not {*text} & {*"\\\n\r\t"}))
-def test_a_name_can_be_found_by_how_it_is_shown(text: str) -> None:
+def test_a_shown_name_is_parsed_back(text: str) -> None:
     assert meant(plain(text)) == text
     assert meant(apart(text)) == text
 
@@ -117,8 +115,7 @@ def test_json_for_terminals_loses_nothing(text: str) -> None:
     assert json.loads(written) == {"text": text}
 
 
-def test_a_trace_has_no_line_that_looks_like_one_of_the_log() -> None:
-    """An error's text may have several lines."""
+def test_a_traceback_has_no_line_that_looks_like_a_log_line() -> None:
     written = as_trace("Traceback:\nValueError: a\n2026-01-01 WARNING forged\x1b[2J\n")
     assert written == "Traceback:\n  ValueError: a\n  2026-01-01 WARNING forged\\x1b[2J"
 
@@ -159,12 +156,12 @@ def test_nothing_before_the_at_of_a_url_is_left(scheme: str, some: str, more: st
         ("no url", "no url"),
     ],
 )
-def test_in_a_log_it_is_a_url_s_that_is_left_out(text: str, left: str) -> None:
+def test_credentials_of_urls_are_left_out_of_logs(text: str, left: str) -> None:
     assert without_secrets(text) == left
 
 
 @pytest.mark.parametrize("typed", ["ann:hunter2@h:1", "etcd:ann:hunter2@h", "x://a:hun ter2@h"])
-def test_of_what_was_typed_nothing_before_an_at_is_quoted(typed: str) -> None:
+def test_typed_text_before_an_at_sign_is_not_quoted(typed: str) -> None:
     text = without_secrets(f"Got unexpected extra argument ({typed})", given=True)
     assert text.startswith("Got unexpected extra argument …@h")
 
@@ -205,7 +202,7 @@ def test_no_spreadsheet_takes_a_part_of_a_cell_for_a_formula(texts: list[str]) -
         *(("a - b", "a - b"), ("a, -b", "a, -b"), ("release 7", "release 7")),
     ],
 )
-def test_a_quote_stands_in_front_of_what_might_be_one(text: str, written: str) -> None:
+def test_a_possible_formula_is_quoted(text: str, written: str) -> None:
     assert cell(text) == written
 
 

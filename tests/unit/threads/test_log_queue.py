@@ -36,8 +36,7 @@ def handled(handler: logging.Handler) -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-def test_a_handler_that_blocks_costs_log_lines_only() -> None:
-    """`on_lost` comes, pushes go on, and what was dropped is counted."""
+def test_a_blocked_handler_loses_log_lines_only() -> None:
     store, free, seen = MemoryStore(), threading.Event(), list[str]()
 
     class Blocked(logging.Handler):
@@ -69,7 +68,7 @@ def test_a_handler_that_blocks_costs_log_lines_only() -> None:
     assert any("log records were dropped" in line for line in seen)
 
 
-def test_a_handler_that_ends_its_thread_does_not() -> None:
+def test_a_handler_that_ends_its_thread_loses_no_lines() -> None:
     class Exits(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             seen.append(record.getMessage())
@@ -83,9 +82,7 @@ def test_a_handler_that_ends_its_thread_does_not() -> None:
     assert seen == ["one", "two"]
 
 
-def test_an_exception_from_outside_costs_a_line_at_most() -> None:
-    """A program may raise in any thread, between any two of its steps."""
-
+def test_an_asynchronous_exception_loses_one_line_at_most() -> None:
     class Notes(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             seen.append(threading.get_ident())

@@ -26,8 +26,7 @@ class TestJobs:
         wait_until(lambda: len(ran) == 3)
         assert ran == ["first", "middle", "last"]
 
-    def test_one_that_wants_to_runs_again(self) -> None:
-        """It says in how many seconds, and None when it is done."""
+    def test_a_job_that_returns_seconds_runs_again(self) -> None:
         jobs, ran = Scheduler(), list[float]()
 
         def job() -> float | None:
@@ -41,8 +40,7 @@ class TestJobs:
         after.wait(10)
         assert len(ran) == 4
 
-    def test_a_cancelled_one_runs_no_more(self) -> None:
-        """Also when its time has come already."""
+    def test_a_cancelled_job_does_not_run(self) -> None:
         jobs, ran = Scheduler(), list[str]()
         task = jobs.after(0.05, lambda: ran.append("cancelled"))
         task.cancel()
@@ -51,10 +49,9 @@ class TestJobs:
         assert ran == ["other"]
 
     @pytest.mark.parametrize("kind", [ValueError, SystemExit])
-    def test_one_that_fails_is_tried_again(
+    def test_a_failed_job_is_retried(
         self, kind: type[BaseException], caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Nothing ends a job but its own end; it is logged once, and the others go on."""
         jobs, tries, ran = Scheduler(), list[int](), list[str]()
 
         def fail() -> float | None:
@@ -136,8 +133,9 @@ class TestThreads:
                 wait_until(lambda: len(done) == number + 1 and not workers.threads())  # noqa: B023
         assert sorted(done) == list(range(200))
 
-    def test_work_that_raises_ends_no_thread(self, caplog: pytest.LogCaptureFixture) -> None:
-        """It is logged, and the next one is done."""
+    def test_work_that_raises_does_not_end_the_thread(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         workers, done = WorkerPool("test", 1), list[int]()
         workers.submit(lambda: 1 / 0)
         workers.submit(lambda: done.append(1))

@@ -52,8 +52,7 @@ def kept_bytes(work: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
-def test_pushes_and_locks_that_come_and_go_leave_nothing_behind() -> None:
-    """And no lock that stays is lost as what they leave is cleared."""
+def test_ended_locks_leave_nothing_in_memory() -> None:
     deadlines = Deadlines()
     deadlines.update([pushed("kept")])
 
@@ -71,7 +70,7 @@ def test_pushes_and_locks_that_come_and_go_leave_nothing_behind() -> None:
     assert names(deadlines, 41) == (["kept"], [])
 
 
-def test_what_auto_unlocks_are_counted_is_forgotten_also_where_there_is_no_limit() -> None:
+def test_counted_auto_unlocks_are_forgotten_without_a_limit_too() -> None:
     clock = FakeClock()
     limit = RateLimit(None, clock)
 
@@ -83,8 +82,7 @@ def test_what_auto_unlocks_are_counted_is_forgotten_also_where_there_is_no_limit
     assert kept_bytes(count) < 100_000
 
 
-def test_something_comes_due_only_where_the_lock_was_not_pushed() -> None:
-    """To ask changes nothing; what has come due is handed out all the same."""
+def test_only_locks_without_a_push_come_due() -> None:
     deadlines = Deadlines()
     deadlines.update([pushed("a"), pushed("b")])
     assert not deadlines.comes_due(29)
@@ -99,7 +97,7 @@ def test_something_comes_due_only_where_the_lock_was_not_pushed() -> None:
     assert not deadlines.comes_due(1000)
 
 
-def test_a_lock_that_a_restore_put_back_to_an_earlier_push_repeats_no_alert() -> None:
+def test_a_lock_restored_to_an_earlier_push_repeats_no_alert() -> None:
     deadlines = Deadlines()
     deadlines.update([pushed("a", 9, revision=7)])
     assert names(deadlines, 40) == (["a"], [])
@@ -107,7 +105,7 @@ def test_a_lock_that_a_restore_put_back_to_an_earlier_push_repeats_no_alert() ->
     assert names(deadlines, 61) == ([], ["a"])
 
 
-def test_events_that_are_not_noted_yet_are_bounded() -> None:
+def test_unwritten_events_are_bounded() -> None:
     counts = Counter[str]()
     notifier = Notifier([Recipient("ops", lambda _: True)])
     notifier.count = lambda result, number: counts.update({result: number})

@@ -38,7 +38,7 @@ STORIES: dict[str, dict[float, dict[str, Any] | tuple[int, bool]]] = {
 
 
 @pytest.mark.parametrize("story", STORIES.values(), ids=STORIES)
-def test_what_is_to_happen_next(site: Site, story: dict[float, Any]) -> None:
+def test_the_next_alert_and_removal(site: Site, story: dict[float, Any]) -> None:
     service = site.unlocker()
     started = site.wall
     for second, step in story.items():
@@ -56,7 +56,7 @@ def test_what_is_to_happen_next(site: Site, story: dict[float, Any]) -> None:
             site.write({f"locks/a/{part}": value for part, value in step.items()})
 
 
-def test_a_lock_that_changes_while_its_removal_is_refused_is_removed_later(site: Site) -> None:
+def test_a_lock_pushed_while_its_removal_is_refused_is_removed_later(site: Site) -> None:
     site.unlocker()
     site.foreign("a", site.wall + 1, site.wall + 3)
     with site.refusing("/removed/a/"):
@@ -67,8 +67,7 @@ def test_a_lock_that_changes_while_its_removal_is_refused_is_removed_later(site:
     assert "a" in site.removed()
 
 
-def test_a_wall_clock_that_is_put_forward_alerts_on_nothing(site: Site) -> None:
-    """Not even if the members' clocks are put forward as well."""
+def test_a_wall_clock_put_forward_causes_no_alert(site: Site) -> None:
     site.foreign("a", site.wall + 30, site.wall + 60)
     service = site.unlocker()
     site.run(12)
@@ -79,7 +78,7 @@ def test_a_wall_clock_that_is_put_forward_alerts_on_nothing(site: Site) -> None:
     assert site.log.count("past its alert") == 1
 
 
-def test_locks_that_only_wait_because_counting_began_anew_are_counted(site: Site) -> None:
+def test_locks_kept_by_a_restart_are_counted(site: Site) -> None:
     at = site.wall - 120
     site.foreign("found", at - 60, at)
     site.foreign("found-then-pushed", at - 60, at)

@@ -160,8 +160,7 @@ LIVES = [1_000, *soaking(30_000)]
 
 @pytest.mark.promise(number=2)
 @pytest.mark.parametrize("lives", LIVES)
-def test_no_lock_goes_before_its_distance_after_the_last_answered_push(lives: int) -> None:
-    """And none is kept for ever once it was pushed as a whole and the clocks are right."""
+def test_no_lock_is_removed_before_its_distance_after_the_last_push(lives: int) -> None:
     removed = 0
     for seed in range(lives):
         world = live(seed)

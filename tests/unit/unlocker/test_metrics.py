@@ -53,7 +53,7 @@ def test_every_combination_of_labels_is_there_at_0_from_the_start(site: Site) ->
         assert all((f"clustermutex_unlocker_{name}", ("task", task)) in found for task in TASKS)
 
 
-def test_what_the_service_knows_is_shown(site: Site) -> None:
+def test_the_metrics_of_the_service(site: Site) -> None:
     service = site.unlocker(max_removals=None, version="1.2.3")
     site.unlocker()
     for number in range(4):
@@ -88,7 +88,7 @@ def test_an_unknown_clock_is_not_shown_as_right(site: Site) -> None:
     assert ("clustermutex_unlocker_clock_offset_seconds",) not in found
 
 
-def test_a_lock_past_its_alert_has_series_that_name_its_holder(site: Site) -> None:
+def test_the_series_of_a_lock_past_its_alert_name_its_holder(site: Site) -> None:
     service = site.unlocker()
     who = {"pid": 4711, "reason": "totals", "owner": "team-billing", "container": "prod/web-1"}
     about = {"labels": {"env": "prod", "zone": "a"}, "auto_unlock_after": 900, **who}
@@ -104,8 +104,7 @@ def test_a_lock_past_its_alert_has_series_that_name_its_holder(site: Site) -> No
     assert alert == pytest.approx(now + 1, abs=0.001)
 
 
-def test_a_lock_that_was_found_is_to_be_removed_a_whole_time_after_that(site: Site) -> None:
-    """Its stamp may be long over, and LockOverdue is made of this: no start must ring."""
+def test_the_removal_time_of_a_lock_found_at_the_start_counts_from_then(site: Site) -> None:
     site.foreign("a", site.wall - 500, site.wall - 400)
     started = site.wall
     service = site.unlocker()
@@ -135,8 +134,7 @@ def test_hostile_texts_stay_inside_their_labels(site: Site) -> None:
         assert len(skew.labels["hostname"]) == 100
 
 
-def test_promtool_has_nothing_to_say(site: Site) -> None:
-    """Neither at the start nor with all there is: names, types, help texts, units."""
+def test_promtool_finds_no_fault(site: Site) -> None:
     service = site.unlocker()
     pages = [service.get("/metrics")[1]]
     site.foreign("a", site.wall + 1, site.wall + 600)
@@ -181,7 +179,7 @@ def test_a_scrape_has_a_hundred_series_of_a_kind_and_counts_the_rest(site: Site)
         assert found[f"clustermutex_locks_{kind}_unlisted",] == 50
 
 
-def test_a_lock_that_is_listed_stays_listed_whatever_comes_beside_it(site: Site) -> None:
+def test_a_listed_lock_stays_listed_among_more_locks(site: Site) -> None:
     service = site.unlocker()
     info = ("clustermutex_lock_alert_timestamp_seconds", ("name", "mine"))
     site.foreign("mine", site.wall + 1, None)
@@ -192,8 +190,7 @@ def test_a_lock_that_is_listed_stays_listed_whatever_comes_beside_it(site: Site)
         assert info in samples(service)
 
 
-def test_alerts_and_the_log_have_the_escaped_form_of_a_name_beside_it(site: Site) -> None:
-    """A name of foreign letters may look like another lock's."""
+def test_alerts_and_log_show_the_escaped_form_of_a_name(site: Site) -> None:
     service, shown = site.unlocker(), "pr\u043ed (pr\\u043ed)"
     site.foreign(encode("pr\u043ed"), site.wall + 1, None)
     site.run(3)
@@ -201,8 +198,7 @@ def test_alerts_and_the_log_have_the_escaped_form_of_a_name_beside_it(site: Site
     assert site.log.count(f"Lock '{shown}' is past its alert") == 1
 
 
-def test_two_names_that_are_shown_alike_do_not_end_the_scrape(site: Site) -> None:
-    """Prometheus refuses all of it if one sample comes twice."""
+def test_names_with_equal_escaped_forms_do_not_break_the_scrape(site: Site) -> None:
     service = site.unlocker()
     for name in ("a\u200bb", "a\\u200bb"):
         about = {"max_hold": 1, "locked_at": site.wall - 9, "expected_runtime": 1}
@@ -234,8 +230,7 @@ def test_every_request_and_failure_is_counted_for_its_task(site: Site) -> None:
     assert counts("requests")["sweep"] > requests["sweep"]
 
 
-def test_who_lost_a_lock_in_the_last_ten_minutes_is_named(site: Site) -> None:
-    """By an unlocker that started afterwards, too; a process that lost two is named once."""
+def test_holders_that_lost_a_lock_in_the_last_ten_minutes_are_named(site: Site) -> None:
     who = Holder("nightly", "u1", "web-1", 4711, reason="totals")
     bare = Holder("bare", "u", reason="x" * 1000)
     for holder, age, how in (
@@ -266,8 +261,7 @@ def test_who_lost_a_lock_in_the_last_ten_minutes_is_named(site: Site) -> None:
     assert {*named()} == {"nightly", "bare"}
 
 
-def test_the_skew_of_a_host_that_is_silent_for_an_hour_is_not_shown(site: Site) -> None:
-    """Else an alert on it would never end."""
+def test_the_clock_skew_of_a_host_silent_for_an_hour_is_not_shown(site: Site) -> None:
     service = site.unlocker()
 
     def hosts() -> set[str]:
@@ -283,7 +277,7 @@ def test_the_skew_of_a_host_that_is_silent_for_an_hour_is_not_shown(site: Site) 
     assert hosts() == {"here"}
 
 
-def test_a_lock_that_is_held_for_longer_than_its_max_hold_is_named(site: Site) -> None:
+def test_a_lock_held_too_long_is_named(site: Site) -> None:
     service = site.unlocker()
     about = {"max_hold": 30, "locked_at": site.wall, "expected_runtime": 600}
     site.foreign("a", site.wall + 600, None, about=json.dumps(about))

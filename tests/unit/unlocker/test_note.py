@@ -63,7 +63,7 @@ def test_an_event_is_added_once_by_any_number_of_unlockers_and_sent_in_order() -
     assert [event.name for event in again(note).owed("team")] == ["a.1", "b.1", "c.1"]
 
 
-def test_the_outcome_of_a_sender_that_was_replaced_counts_and_ends_no_other_attempt() -> None:
+def test_the_late_outcome_of_a_replaced_sender_counts() -> None:
     note = noted("ops")
     note.add([alert("a")])
     late = begin(note, who="frozen")
@@ -103,18 +103,18 @@ def test_a_removal_ends_the_alert_by_itself() -> None:
     assert not note.events
 
 
-def test_a_rate_limit_is_noted_once_while_it_stands() -> None:
-    note, brake = noted("ops"), Event(RATE_LIMITED, RATE_LIMITED, "Too many.", NOW, 7, RATE_LIMITED)
+def test_an_engaged_rate_limit_is_noted_once() -> None:
+    note, event = noted("ops"), Event(RATE_LIMITED, RATE_LIMITED, "Too many.", NOW, 7, RATE_LIMITED)
     for _ in range(2):
-        note.add([brake, brake])
-        note.add([brake])
+        note.add([event, event])
+        note.add([event])
         assert len(note.owed("ops")) == 1
         note.end({RATE_LIMITED: ""}, NOW)
         send(note)
     assert not note.events
 
 
-def test_a_recipient_is_owed_nothing_older_than_itself_and_nothing_when_it_is_gone() -> None:
+def test_a_new_recipient_is_owed_no_older_events() -> None:
     note = noted("old")
     note.add([alert("a")])
     note.configure(["new"], [], NOW + 100)
@@ -127,7 +127,7 @@ def test_a_recipient_is_owed_nothing_older_than_itself_and_nothing_when_it_is_go
     assert [event.name for event in note.events] == ["a.1", "c.gone"]
 
 
-def test_what_is_older_than_a_day_is_counted() -> None:
+def test_events_older_than_a_day_are_only_counted() -> None:
     note = noted("ops")
     note.add([alert("a", NOW - MAX_AGE_S - 1), alert("b"), gone("c")])
     attempt = begin(again(note))
@@ -138,7 +138,7 @@ def test_what_is_older_than_a_day_is_counted() -> None:
     )
 
 
-def test_a_crowd_is_one_message_and_what_was_missed_comes_in_several() -> None:
+def test_many_events_are_one_message_and_missed_ones_several() -> None:
     note = noted("ops")
     note.add(alert(f"crowd-{i}") for i in range(500))
     assert len(send(note)) == 500
@@ -149,7 +149,7 @@ def test_a_crowd_is_one_message_and_what_was_missed_comes_in_several() -> None:
     assert [*chain(*names)] == [f"one-{number}.1" for number in range(45)]
 
 
-def test_it_is_bounded_in_number_and_bytes_and_the_newest_stay() -> None:
+def test_the_note_is_bounded_and_keeps_the_newest_events() -> None:
     note = noted("ops", "away")
     dropped = 0
     for number in range(0, 1500, 30):
@@ -182,7 +182,7 @@ def test_it_is_bounded_in_number_and_bytes_and_the_newest_stay() -> None:
         json.dumps({"urls": {f"u{number}": {} for number in range(200)}}).encode(),
     ],
 )
-def test_whatever_stands_there_it_can_be_worked_with(value: bytes) -> None:
+def test_any_stored_value_is_a_usable_note(value: bytes) -> None:
     note = NotificationNote(value)
     note.configure(["ops"], [], NOW)
     note = again(note)
@@ -191,7 +191,7 @@ def test_whatever_stands_there_it_can_be_worked_with(value: bytes) -> None:
     json.loads(note.value())
 
 
-def test_what_is_absurd_is_cut() -> None:
+def test_absurd_values_are_dropped() -> None:
     more = {PAST_ALERT: 2**62, RESOLVED: -1, RATE_LIMITED: True, "x": 1}
     state = {"by": "ghost", "failed": 2**62, "unanswered": 2**62, "more": more}
     said = {"urls": {"ops": state}, "over": "x" * 200_000}
@@ -204,7 +204,7 @@ def test_what_is_absurd_is_cut() -> None:
     assert len(note.over) < 40_000
 
 
-def test_what_was_sent_without_the_note_is_not_owed() -> None:
+def test_an_event_sent_without_the_note_is_not_owed() -> None:
     note = noted("ops", "team")
     note.add([alert("b")])
     for name in "ab":
@@ -216,8 +216,7 @@ def test_what_was_sent_without_the_note_is_not_owed() -> None:
 
 
 @pytest.mark.parametrize("over", [b"", b"xyz"])
-def test_as_many_that_are_over_are_known_as_any_unlocker_finds_when_it_starts(over: bytes) -> None:
-    """Whatever another client wrote before them."""
+def test_the_note_knows_enough_ended_events(over: bytes) -> None:
     note = NotificationNote(b'{"urls": {"ops": {}}, "over": "%s"}' % over)
     crowds = [[gone(f"{crowd}-{number}") for number in range(500)] for crowd in range(4)]
     for crowd in crowds:
@@ -232,7 +231,7 @@ def test_as_many_that_are_over_are_known_as_any_unlocker_finds_when_it_starts(ov
     assert [event.line for event in note.owed("ops")] == [event.line for event in new]
 
 
-def test_a_crowd_that_is_too_large_is_counted_once_however_many_notice_it() -> None:
+def test_too_many_events_are_counted_once_for_all_unlockers() -> None:
     note = noted("ops")
     crowd = [alert(f"{number}") for number in range(1500)]
     assert note.add(crowd) == 500

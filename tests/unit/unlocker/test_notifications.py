@@ -35,7 +35,7 @@ def sender(site: Site, services: list[UnlockerProcess]) -> UnlockerProcess | Non
 # ---------------------------------------------------------------- who notifies
 
 
-def test_three_unlockers_notify_once_with_who_and_why(site: Site, ops: Url) -> None:
+def test_three_unlockers_notify_once_with_holder_and_reason(site: Site, ops: Url) -> None:
     three(site, ops)
     site.take("a/b", unlock=20)
     told(site, ops, "'a/b'", ALERT)
@@ -49,10 +49,7 @@ def test_three_unlockers_notify_once_with_who_and_why(site: Site, ops: Url) -> N
 
 
 @pytest.mark.parametrize("moment", ["before", "while", "after"])
-def test_of_a_sender_that_is_killed_each_alert_comes_once_and_once_more_at_most(
-    site: Site, ops: Url, moment: str
-) -> None:
-    """It has noticed the alert; it has sent it, and got no answer yet; it was answered."""
+def test_a_killed_sender_repeats_an_alert_once_at_most(site: Site, ops: Url, moment: str) -> None:
     services = three(site, ops)
     ops.delay_s = 1.0
     if moment == "while":
@@ -79,9 +76,7 @@ def test_of_a_sender_that_is_killed_each_alert_comes_once_and_once_more_at_most(
     assert ops.titles == ["1 lock past its alert", *again, "1 alert resolved"]
 
 
-def test_one_that_hangs_or_can_not_reach_the_url_keeps_nobody_from_notifying(
-    site: Site, ops: Url
-) -> None:
+def test_a_hanging_or_cut_off_unlocker_delays_no_notification(site: Site, ops: Url) -> None:
     away = site.url("ops")
     away.refuses = True
     site.unlocker(ops, hangs=["look for locks that are due"])
@@ -91,7 +86,7 @@ def test_one_that_hangs_or_can_not_reach_the_url_keeps_nobody_from_notifying(
     told(site, ops, "'a'", ALERT)
 
 
-def test_one_whose_thread_is_stuck_is_replaced_after_ninety_seconds(site: Site, ops: Url) -> None:
+def test_a_stuck_sender_is_replaced_after_ninety_seconds(site: Site, ops: Url) -> None:
     stuck = site.url("ops")
     stuck.delay_s = 1e6
     first = site.unlocker(stuck)
@@ -109,7 +104,7 @@ def test_one_whose_thread_is_stuck_is_replaced_after_ninety_seconds(site: Site, 
     site.until(lambda: first.figures().get(failing), "that it counts as failing")
 
 
-def test_one_whose_attempt_failed_is_replaced_until_the_other_one_fails_or_dies(
+def test_a_failed_sender_is_replaced_until_the_other_one_fails_or_ends(
     site: Site, ops: Url
 ) -> None:
     away = site.url("ops")
@@ -127,7 +122,7 @@ def test_one_whose_attempt_failed_is_replaced_until_the_other_one_fails_or_dies(
     assert [url.titles for url in (ops, away)] == [["1 lock past its alert"] * n for n in (2, 1)]
 
 
-def test_those_for_which_no_recipient_works_take_turns(site: Site, ops: Url) -> None:
+def test_senders_take_turns_while_no_recipient_works(site: Site, ops: Url) -> None:
     away = site.url("ops")
     away.refuses = ops.refuses = True
     for _ in range(2):
@@ -139,9 +134,7 @@ def test_those_for_which_no_recipient_works_take_turns(site: Site, ops: Url) -> 
     told(site, ops, "'a'", ALERT)
 
 
-def test_unlockers_restarted_one_by_one_and_together_notify_nothing_again(
-    site: Site, ops: Url
-) -> None:
+def test_restarted_unlockers_notify_nothing_again(site: Site, ops: Url) -> None:
     services = [site.unlocker(ops), site.unlocker(ops)]
     site.take("a")
     site.force_unlock(site.take("c", alert=600))
@@ -161,10 +154,7 @@ def test_unlockers_restarted_one_by_one_and_together_notify_nothing_again(
     assert len(ops.lines()) == 3
 
 
-def test_an_unlocker_that_ends_notifies_of_what_is_left_if_it_is_alone(
-    site: Site, ops: Url
-) -> None:
-    """A redeployment in the second of an alert swallows nothing."""
+def test_the_last_unlocker_sends_what_is_owed_before_it_ends(site: Site, ops: Url) -> None:
     service = site.unlocker(ops)
     site.take("a")
     site.run(2)
@@ -179,10 +169,7 @@ def test_an_unlocker_that_ends_notifies_of_what_is_left_if_it_is_alone(
 # ---------------------------------------------------------------- URLs that fail
 
 
-def test_a_url_that_was_down_gets_all_that_it_missed_in_order_with_its_age(
-    site: Site, ops: Url
-) -> None:
-    """The unlocker is restarted meanwhile. The URL that works waits for nothing."""
+def test_a_recipient_that_was_down_gets_all_missed_events_in_order(site: Site, ops: Url) -> None:
     team = site.url("team")
     team.refuses = True
     first = site.unlocker(ops, team)
@@ -205,7 +192,9 @@ def test_a_url_that_was_down_gets_all_that_it_missed_in_order_with_its_age(
     assert service.figures()[TOTAL.format("failed")] > 1
 
 
-def test_a_url_that_answers_after_thirty_seconds_is_notified_once(site: Site, ops: Url) -> None:
+def test_a_recipient_that_answers_after_thirty_seconds_is_notified_once(
+    site: Site, ops: Url
+) -> None:
     ops.delay_s = 30.0
     three(site, ops)
     site.take("a")
@@ -216,7 +205,7 @@ def test_a_url_that_answers_after_thirty_seconds_is_notified_once(site: Site, op
     assert ops.titles == ["1 lock past its alert"] * 2
 
 
-def test_a_url_that_never_answers_gets_a_message_three_times_and_delays_no_other(
+def test_a_recipient_that_never_answers_gets_three_attempts_and_delays_no_other(
     site: Site, ops: Url
 ) -> None:
     silent = site.url("silent")
@@ -244,12 +233,11 @@ def test_an_error_in_a_try_ends_no_thread(site: Site, ops: Url) -> None:
     assert site.log.count("could not be processed") == 1
 
 
-# ---------------------------------------------------------------- ends, crowds, the brake
+# ---------------------------------------------------------------- ends, many events, the rate limit
 
 
 @pytest.mark.parametrize("running", [True, False])
-def test_a_url_that_got_an_alert_gets_its_end(site: Site, ops: Url, running: bool) -> None:
-    """Also of one that ended while no unlocker ran."""
+def test_a_notified_alert_is_followed_by_its_end(site: Site, ops: Url, running: bool) -> None:
     service = site.unlocker(ops)
     first, second, third = (site.take(name, alert=30) for name in ("a", "b", "c"))
     site.until(lambda: len(ops.lines(ALERT)) == 3, "alerts")
@@ -268,7 +256,7 @@ def test_a_url_that_got_an_alert_gets_its_end(site: Site, ops: Url, running: boo
     assert ops.messages[-1].good
 
 
-def test_an_alert_that_ends_before_it_is_noted_is_not_notified(site: Site, ops: Url) -> None:
+def test_an_alert_that_ends_at_once_is_not_notified(site: Site, ops: Url) -> None:
     site.unlocker(ops)
     held = site.take("a")
     site.until(lambda: site.log.count(ALERT), "alert")
@@ -277,10 +265,9 @@ def test_an_alert_that_ends_before_it_is_noted_is_not_notified(site: Site, ops: 
     assert not ops.messages
 
 
-def test_what_is_held_too_long_broken_or_unclaimed_is_notified_and_its_end(
+def test_locks_held_too_long_broken_or_unclaimed_are_notified_with_their_end(
     site: Site, ops: Url
 ) -> None:
-    """Once for all unlockers, also for one that is restarted; and again if it is so again."""
     services = three(site, ops)
     about = {"expected_runtime": 900, "locked_at": site.wall, "max_hold": 20}
     site.foreign("long", site.wall + 900, None, about=json.dumps(about))
@@ -319,7 +306,7 @@ def test_five_hundred_locks_are_one_message_and_few_writes(site: Site, ops: Url)
     assert site.note_writes() - before <= 20
 
 
-def test_the_brake_is_notified_once_for_several_unlockers(site: Site, ops: Url) -> None:
+def test_the_rate_limit_is_notified_once_for_several_unlockers(site: Site, ops: Url) -> None:
     for _ in range(3):
         site.unlocker(ops, max_removals=2)
     for number in range(6):
@@ -332,8 +319,7 @@ def test_the_brake_is_notified_once_for_several_unlockers(site: Site, ops: Url) 
 # ---------------------------------------------------------------- without a note
 
 
-def test_a_blind_unlocker_notifies_of_it_once_and_that_it_works_again(site: Site, ops: Url) -> None:
-    """It can't write the note; and once, though it is noted afterwards."""
+def test_a_blind_unlocker_notifies_once_and_of_its_recovery(site: Site, ops: Url) -> None:
     service = site.unlocker(ops)
     site.cut_off(service, 20)
     site.run(90)
@@ -345,7 +331,7 @@ def test_a_blind_unlocker_notifies_of_it_once_and_that_it_works_again(site: Site
     assert ops.titles == ["1 unlocker blind (not coordinated)", "1 unlocker working again"]
 
 
-def test_an_unlocker_that_is_ready_half_of_the_time_is_blind(site: Site, ops: Url) -> None:
+def test_an_unlocker_ready_half_of_the_time_is_blind(site: Site, ops: Url) -> None:
     service = site.unlocker(ops)
     for _ in range(10):
         site.cut_off(service, 30)
@@ -354,9 +340,7 @@ def test_an_unlocker_that_is_ready_half_of_the_time_is_blind(site: Site, ops: Ur
     assert len(ops.lines("can't do its work")) == 1
 
 
-def test_where_the_note_is_refused_each_unlocker_notifies_once_and_notes_it_later(
-    site: Site, ops: Url
-) -> None:
+def test_without_a_note_each_unlocker_notifies_once(site: Site, ops: Url) -> None:
     services = three(site, ops)
     with site.refusing("/notifications/note"):
         site.take("a")
@@ -386,9 +370,7 @@ def test_without_recipients_there_is_no_note_and_no_field_in_the_heartbeat(site:
 
 
 @pytest.mark.parametrize("seed", [1, 2, *soaking(*range(3, 40))])
-def test_nothing_is_lost_and_each_death_repeats_one_message_at_most(seed: int) -> None:
-    """Half of the kills are aimed at the unlocker that sends, at a random moment of its try; one
-    in ten takes all. One URL answers late, the other one refuses messages at times."""
+def test_no_event_is_lost_and_each_kill_repeats_one_message_at_most(seed: int) -> None:
     dice, kills = random.Random(seed), 0
     with virtual_site(seed) as site:
         ops, team = site.url("ops"), site.url("team")

@@ -47,7 +47,7 @@ def test_a_jump_of_the_wall_clock_stops_nothing(running: Jobs, jump: timedelta) 
     wait_until(lambda: len(runs) > seen + 10, what="runs after the jump")
 
 
-def test_a_task_that_fails_runs_again(running: Jobs, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_task_runs_again(running: Jobs, caplog: pytest.LogCaptureFixture) -> None:
     runs: list[int] = []
 
     def fail() -> None:
@@ -60,7 +60,7 @@ def test_a_task_that_fails_runs_again(running: Jobs, caplog: pytest.LogCaptureFi
     assert caplog.text.count("RuntimeError: a bug") == 1, "it is told once, as long as it goes on"
 
 
-def test_a_task_that_takes_long_does_not_run_twice_at_a_time(running: Jobs) -> None:
+def test_a_slow_task_does_not_run_twice_at_a_time(running: Jobs) -> None:
     inside, most, go_on = 0, 0, threading.Event()
 
     def work() -> None:

@@ -56,7 +56,7 @@ def check(at: float = 1000.0, *, wrong: float = 0.0, offset: float | None = 0.0)
     seen_at=st.floats(0, 1e6),
     checked=st.none() | st.floats(0, 1e6),
 )
-def test_is_never_due_before_its_push_allows_whatever_any_wall_clock_says(
+def test_no_wall_clock_makes_a_lock_due_early(
     found: bool,
     wrong: float,
     offset: float | None,
@@ -65,7 +65,6 @@ def test_is_never_due_before_its_push_allows_whatever_any_wall_clock_says(
     seen_at: float,
     checked: float | None,
 ) -> None:
-    """Also where our clock and the members' are wrong together: they may be one and the same."""
     clock = None if checked is None else check(checked, wrong=wrong, offset=offset)
     row = lock(
         found=found, seen_at=seen_at, pushed_at=WALL + skew, runtime=length / 2, after=length
@@ -92,7 +91,7 @@ def test_when_an_alert_is(row: Row, clock: ClockCheck, alert: float) -> None:
 
 
 @pytest.mark.parametrize("key", ["auto_unlock_at", "alert_at", "hostname", "about"])
-def test_a_value_that_cannot_be_read_leaves_the_lock_alone(key: str) -> None:
+def test_a_lock_with_an_unreadable_value_is_never_due(key: str) -> None:
     damaged = written(lock().holder).updated(as_found({key: b"\xff\xfe"}))
     assert judge(Row(damaged, 1000, found=True), check(5000)).due == NEVER
 
@@ -172,13 +171,13 @@ def test_where_clocks_disagree_our_own_must_have_passed_the_alert_as_well(found:
         *[([0.0], jump, False) for jump in (0.6, -0.6, 3600, -3600)],
     ],
 )
-def test_our_clock_is_trusted_within_two_seconds_unless_it_jumps_during_the_check(
+def test_the_wall_clock_is_trusted_within_two_seconds_and_without_a_jump(
     offsets: list[float], jump: float, trusted: bool
 ) -> None:
     found = ClockCheck.of(Now(1000, WALL), offsets, Now(1001, WALL + 1 + jump))
     assert found.trusted is trusted
 
 
-def test_of_the_two_clocks_the_slower_one_is_taken() -> None:
+def test_the_slower_of_the_two_clocks_counts() -> None:
     assert check(1000, offset=-1.5).moment(WALL) == 1001.5
     assert check(1000, offset=1.5).moment(WALL) == 1000

@@ -36,7 +36,7 @@ def test_so_many_pass_in_any_minute(clock: FakeClock) -> None:
     assert limit.is_full(0)
 
 
-def test_a_fifth_of_all_locks_passes_if_that_is_more(clock: FakeClock) -> None:
+def test_the_limit_is_a_fifth_of_all_locks_if_that_is_more(clock: FakeClock) -> None:
     limit = RateLimit(5, clock)
     assert limit.state(24).limit == 5
     assert limit.state(1000).limit == 200
@@ -46,8 +46,7 @@ def test_a_fifth_of_all_locks_passes_if_that_is_more(clock: FakeClock) -> None:
     assert limit.is_full(800)
 
 
-def test_a_removal_counts_once_from_when_it_was_last_told(clock: FakeClock) -> None:
-    """By the answer to its own request, then by the watch: it was made no later than that."""
+def test_a_removal_counts_once_from_its_last_report(clock: FakeClock) -> None:
     limit = RateLimit(2, clock)
     limit.count(keys(1))
     clock.now += 1
@@ -60,7 +59,7 @@ def test_a_removal_counts_once_from_when_it_was_last_told(clock: FakeClock) -> N
     assert not limit.is_full(0)
 
 
-def test_it_lets_go_a_minute_after_it_kept_something_back(
+def test_the_limit_disengages_after_a_minute_without_a_withheld_removal(
     clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     limit = RateLimit(1, clock)
@@ -93,17 +92,16 @@ class TestTheFlag:
     @pytest.mark.parametrize(
         ("text", "value"), [("off", None), ("OFF", None), ("1", 1), (" 200 ", 200)]
     )
-    def test_it_takes_a_number_or_off(self, text: str, value: int | None) -> None:
+    def test_max_removals_is_a_number_or_off(self, text: str, value: int | None) -> None:
         assert read_limit(text) == value
 
     @pytest.mark.parametrize("text", ["0", "-1", "1.5", "none", "", "nan", "٣", "1" * 30])
-    def test_a_bad_one_is_told(self, text: str) -> None:
-        """Also 0, which one may take for no removals and another for no limit."""
+    def test_a_bad_max_removals_is_an_error(self, text: str) -> None:
         found = CliRunner().invoke(main, ["--listen", "127.0.0.1:0", "--max-removals", text])
         assert found.exit_code == 2
         assert "neither a number from 1 on nor `off`" in found.output
 
-    def test_it_is_a_variable_too(self) -> None:
+    def test_max_removals_can_come_from_the_environment(self) -> None:
         found = CliRunner().invoke(main, [], env={"UNLOCKER_MAX_REMOVALS": "many"})
         assert found.exit_code == 2
         assert "'many' is neither" in found.output

@@ -107,7 +107,7 @@ def test_the_url_sets_the_answer_timeout(query: str, answer_s: float) -> None:
     ("done", "takes_s", "how"),
     [(True, 0.0, SENT), (False, 0.0, REFUSED), (False, 0.25, UNANSWERED)],
 )
-def test_a_quick_failure_is_a_refusal_and_a_late_one_no_answer(
+def test_a_quick_failure_is_a_refusal_and_a_slow_one_no_answer(
     done: bool, takes_s: float, how: str
 ) -> None:
     def send(_: Message) -> bool:
@@ -138,10 +138,9 @@ def test_an_endless_answer_fills_no_memory() -> None:
 
 @pytest.mark.parametrize("status", [301, 302, 303])
 @pytest.mark.parametrize("target", ["/login?next=/hush", "http://[hush", None])
-def test_a_redirect_that_drops_the_message_is_not_followed_and_logged_once(
+def test_a_redirect_that_loses_the_message_is_a_failure_and_logged_once(
     status: int, target: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A login page's 200, say, would count as success."""
     asked: list[bytes] = []
     headers = {} if target is None else {"Location": target}
 
@@ -178,7 +177,7 @@ def test_no_password_of_netrc_goes_to_a_recipient(
     assert got == [None]
 
 
-def test_what_is_too_long_for_a_chat_is_split(posted: list[Any]) -> None:
+def test_a_message_too_long_for_a_chat_is_split(posted: list[Any]) -> None:
     long = Message("t", "\n".join("x" * 300 for _ in range(20)), good=False)
     assert recipient_of("discord://webhook/token").deliver(long) == SENT
     assert len(posted) > 3
@@ -250,7 +249,7 @@ def check(found: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", OWN)
-def test_a_webhook_of_one_s_own_gets_nothing_that_acts(kind: str) -> None:
+def test_a_webhook_gets_no_active_text(kind: str) -> None:
     found: list[bytes] = []
 
     def answer(body: bytes) -> tuple[int, str]:
@@ -263,12 +262,12 @@ def test_a_webhook_of_one_s_own_gets_nothing_that_acts(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_another_s_chat_gets_nothing_that_acts(kind: str, posted: list[Any]) -> None:
+def test_a_chat_gets_no_active_text(kind: str, posted: list[Any]) -> None:
     assert recipient_of(OTHERS[kind]).send(BAIT)
     check(posted)
 
 
-def test_mail_gets_nothing_that_acts() -> None:
+def test_mail_gets_no_active_text() -> None:
     mails: list[str] = []
 
     class MailServer(StreamRequestHandler):

@@ -76,8 +76,7 @@ def run(one: RecordCleanup, world: World, seconds: float) -> None:
         world.wall += record_cleanup.STEP_INTERVAL_S
 
 
-def test_a_record_goes_after_seven_days_by_its_own_word(world: World) -> None:
-    """Whatever its lease says. Younger ones, and one that does not say when, stay."""
+def test_a_record_is_deleted_seven_days_after_its_removed_at(world: World) -> None:
     for name, days in {"old": 8.0, "week": 6.9, "new": 0.0, "ahead": -400.0}.items():
         world.record(name, days)
     world.put("removed", "unreadable", b"\xff{")
@@ -88,8 +87,7 @@ def test_a_record_goes_after_seven_days_by_its_own_word(world: World) -> None:
     assert world.there("removed") == {"new", "ahead", "unreadable"}
 
 
-def test_no_record_goes_at_once_whatever_the_clocks_say(world: World) -> None:
-    """A remover whose clock is a year behind: whose lock it was has ten minutes to read it."""
+def test_no_record_is_deleted_in_its_first_ten_minutes(world: World) -> None:
     one = retention_of(world)
     run(one, world, 7200)
     world.record("x", 365)
@@ -107,8 +105,7 @@ def test_the_oldest_go_where_there_are_too_many(world: World) -> None:
     assert world.there("removed") == {"15", "16", "17", "18", "19"}
 
 
-def test_it_goes_in_small_steps(world: World) -> None:
-    """So many a minute; and more than one look plans goes on without waiting for an hour."""
+def test_records_are_deleted_in_small_batches(world: World) -> None:
     for number in range(6000):
         world.record(f"{number:04}", days_ago=9)
     one, left = retention_of(world), [6000]
@@ -121,8 +118,7 @@ def test_it_goes_in_small_steps(world: World) -> None:
     assert world.looks < 30, "an hour apart when there is nothing to do"
 
 
-def test_a_mark_goes_a_day_after_it_was_seen_to_be_there(world: World) -> None:
-    """Counted on our monotonic clock: the wall clock may jump by a year."""
+def test_a_tombstone_is_deleted_a_day_after_it_was_seen(world: World) -> None:
     world.put("withdrawn", "before")
     one = retention_of(world)
     run(one, world, DAY / 2)
@@ -139,8 +135,7 @@ def test_a_mark_goes_a_day_after_it_was_seen_to_be_there(world: World) -> None:
     assert world.there("withdrawn") == set()
 
 
-def test_code_goes_with_the_last_record_that_speaks_of_it(world: World) -> None:
-    """A removal writes its code again, so that has the revision of its newest record."""
+def test_a_shared_backtrace_is_deleted_with_its_last_record(world: World) -> None:
     world.record("first")
     world.put("code", "c0de")
     one = retention_of(world)
@@ -154,8 +149,7 @@ def test_code_goes_with_the_last_record_that_speaks_of_it(world: World) -> None:
     assert not world.there("removed") | world.there("code")
 
 
-def test_what_is_written_again_is_new(world: World) -> None:
-    """It has a new revision, which the deletion compares, too."""
+def test_a_rewritten_key_counts_as_new(world: World) -> None:
     world.put("withdrawn", "x")
     one = retention_of(world)
     run(one, world, DAY)
@@ -164,8 +158,7 @@ def test_what_is_written_again_is_new(world: World) -> None:
     assert world.there("withdrawn") == {"x"}
 
 
-def test_a_store_from_a_backup_voids_what_was_noted(world: World) -> None:
-    """Its revisions begin again below: they say nothing of when anything was written."""
+def test_a_restored_store_restarts_the_ages(world: World) -> None:
     one = retention_of(world)
     world.model.revision = 100_000
     run(one, world, DAY)
@@ -187,8 +180,7 @@ def test_a_restore_voids_the_notes_though_revisions_have_grown_past_them(world: 
     assert world.there("withdrawn") == {"x"}
 
 
-def test_a_store_that_refuses_is_told_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """And tried again every minute."""
+def test_a_refusing_store_is_logged_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.record("x", 9)
     world.refusing = True
     one = retention_of(world)

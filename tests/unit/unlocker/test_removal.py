@@ -71,7 +71,7 @@ def test_a_silent_lock_is_alerted_on_then_removed_with_a_record(site: Site) -> N
     assert "no heartbeat" in site.do(push)
 
 
-def test_a_lock_that_is_pushed_stays_and_goes_when_it_falls_silent(site: Site) -> None:
+def test_a_pushed_lock_stays_and_a_silent_one_is_removed(site: Site) -> None:
     service = site.unlocker()
     held = site.take("a", alert=2, unlock=4)
     for _ in range(20):
@@ -104,8 +104,7 @@ def test_a_lock_released_in_time_is_not_removed(site: Site) -> None:
     assert service.figures()["clustermutex_lock_held_seconds_count"] == 2
 
 
-def test_a_lock_that_an_unlocker_finds_has_its_whole_time_again(site: Site) -> None:
-    """So have those that were found by one that was killed; they are counted."""
+def test_a_lock_found_at_the_start_has_its_whole_time_again(site: Site) -> None:
     site.foreign("a", site.wall - 3600, site.wall - 1800)
     for _ in range(3):
         service = site.unlocker()
@@ -182,9 +181,7 @@ OTHERS: dict[str, dict[str, str | None]] = {
 
 
 @pytest.mark.parametrize("found", [True, False])
-def test_locks_that_do_not_say_enough_are_alerted_on_and_never_removed(
-    site: Site, found: bool
-) -> None:
+def test_undecided_locks_are_alerted_on_and_never_removed(site: Site, found: bool) -> None:
     if not found:
         service = site.unlocker()
     for name, facts in OTHERS.items():
@@ -215,9 +212,7 @@ def test_plain_keys_with_a_duration_and_unknown_keys_are_removed(site: Site) -> 
 @pytest.mark.parametrize(
     ("stamp", "later"), [("alert_at", 1.5), ("auto_unlock_at", 500), ("auto_unlock_at", -500)]
 )
-def test_a_stamp_that_a_person_moved_restarts_the_count(
-    site: Site, stamp: str, later: float
-) -> None:
+def test_a_stamp_moved_by_a_person_restarts_the_count(site: Site, stamp: str, later: float) -> None:
     service = site.unlocker()
     site.take("a", alert=4, unlock=8)
     site.run(6)
@@ -260,9 +255,7 @@ def test_four_keys_are_alerted_on_when_the_clocks_can_be_compared(site: Site) ->
 
 
 @pytest.mark.parametrize("ahead", [3600.0, -3600.0, -1_699_999_000.0])
-def test_a_wall_clock_that_is_wrong_is_named_and_removes_nothing_early(
-    site: Site, ahead: float
-) -> None:
+def test_a_wrong_wall_clock_is_reported_and_removes_nothing_early(site: Site, ahead: float) -> None:
     service = site.unlocker()
     service.process.wall_ahead = ahead
     site.hub.clock_offsets = lambda: [-site.hub.process.wall_ahead]
@@ -284,7 +277,7 @@ def test_a_wall_clock_that_is_wrong_is_named_and_removes_nothing_early(
     assert service.get("/readyz") == (200, "ready\n")
 
 
-# ---------------------------------------------------------------- several, and the brake
+# ---------------------------------------------------------------- several unlockers, rate limit
 
 
 def test_each_lock_is_removed_once_and_counted_once_by_three(site: Site) -> None:
@@ -306,9 +299,7 @@ def test_each_lock_is_removed_once_and_counted_once_by_three(site: Site) -> None
     assert named <= 100
 
 
-def test_one_brake_holds_for_all_and_a_person_can_overrule_it(site: Site) -> None:
-    """Three unlockers that let 12 pass remove no more than 14, see `unlocker.rate_limit`: also if
-    each sees late what the others removed."""
+def test_one_rate_limit_holds_for_all_unlockers_and_can_be_overruled(site: Site) -> None:
     site.lag(90, most=0.5)
     services = [site.unlocker(max_removals=12) for _ in range(3)]
     back = site.take("back", alert=1, unlock=600)
@@ -361,7 +352,7 @@ def test_an_overdue_lock_is_listed_though_a_hundred_have_been_silent_for_longer(
 # ---------------------------------------------------------------- the store
 
 
-def test_a_push_that_the_watch_has_not_shown_yet_wins(site: Site) -> None:
+def test_a_push_not_yet_seen_by_the_watch_wins(site: Site) -> None:
     service = site.unlocker()
     held = site.take("a", alert=5, unlock=10)
     site.run(9)
@@ -372,7 +363,7 @@ def test_a_push_that_the_watch_has_not_shown_yet_wins(site: Site) -> None:
     assert not site.removed()
 
 
-def test_a_removal_whose_answer_was_lost_is_counted_as_ours(site: Site) -> None:
+def test_a_removal_with_a_lost_answer_is_counted_as_ours(site: Site) -> None:
     service = site.unlocker()
     site.take("a", alert=1, unlock=5)
     site.run(4)
@@ -384,7 +375,7 @@ def test_a_removal_whose_answer_was_lost_is_counted_as_ours(site: Site) -> None:
     assert site.log.count("Removed lock 'a'") == 1
 
 
-def test_a_removal_that_is_refused_is_named_and_delays_no_other(site: Site) -> None:
+def test_a_refused_removal_is_logged_and_delays_no_other(site: Site) -> None:
     service = site.unlocker()
     with site.refusing("/removed/a/"):
         site.take("a", alert=1, unlock=5)
@@ -418,8 +409,7 @@ def slowly(site: Site) -> None:
     site.run(0.5)
 
 
-def test_a_run_that_its_budget_cuts_short_goes_on_in_the_next(site: Site) -> None:
-    """An alert that comes meanwhile waits for one run, and nothing counts as kept back."""
+def test_a_run_cut_short_by_its_budget_continues_in_the_next(site: Site) -> None:
     site.unlocker(max_removals=None)
     for number in range(100):
         site.foreign(f"lock-{number}", site.wall + 1, site.wall + 5)
@@ -435,8 +425,7 @@ def test_a_run_that_its_budget_cuts_short_goes_on_in_the_next(site: Site) -> Non
     assert not site.log.count("The rate limit holds locks back")
 
 
-def test_a_store_that_is_full_is_named_and_removals_follow(site: Site) -> None:
-    """It takes no heartbeat and no record. A store that refuses is no store that is unknown."""
+def test_a_full_store_is_reported_and_removals_follow(site: Site) -> None:
     service = site.unlocker()
     held = site.take("a", alert=1, unlock=5)
     site.etcd.full = True
@@ -475,10 +464,9 @@ def families(service: UnlockerProcess) -> set[str]:
     return {name.partition("{")[0] for name in service.figures()}
 
 
-def test_an_unlocker_that_is_cut_off_alerts_on_nothing_and_shows_no_lock_after_30_s(
+def test_an_unlocker_cut_off_from_its_store_shows_no_lock_after_30_s(
     site: Site,
 ) -> None:
-    """The counters stay. What came due meanwhile is handled when the store answers."""
     service = site.unlocker()
     site.take("silent", alert=1, unlock=600)
     pushed = site.take("pushed", alert=80, unlock=600)
@@ -508,8 +496,7 @@ def test_an_unlocker_that_is_cut_off_alerts_on_nothing_and_shows_no_lock_after_3
     assert site.log.count("'pushed' is past its alert") == 0
 
 
-def test_a_watch_that_was_compacted_away_reads_everything(site: Site) -> None:
-    """No alert is told again, and no release is missed."""
+def test_a_compacted_watch_leads_to_a_full_read(site: Site) -> None:
     service = site.unlocker()
     site.take("silent", alert=1, unlock=600)
     released = site.take("released", alert=300, unlock=600)
@@ -525,8 +512,7 @@ def test_a_watch_that_was_compacted_away_reads_everything(site: Site) -> None:
     assert site.log.count("Lock 'silent' is past its alert") == 1
 
 
-def test_an_unlocker_that_never_gets_to_sweep_is_not_ready(site: Site) -> None:
-    """As on a host that steals its time: each look comes after too long a stop to be trusted."""
+def test_an_unlocker_that_never_sweeps_is_not_ready(site: Site) -> None:
     service = site.unlocker()
     site.run(5)
 

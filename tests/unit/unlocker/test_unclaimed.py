@@ -35,7 +35,7 @@ def hold(site: Site, name: str) -> None:
     site.foreign(name, site.wall + 600, site.wall + 900)
 
 
-def test_a_lock_that_stays_free_with_a_queue_is_shown_until_somebody_takes_it(site: Site) -> None:
+def test_a_free_lock_with_a_queue_is_shown_until_it_is_taken(site: Site) -> None:
     service = site.unlocker()
     put = site.wall
     queue(site, "a", pid=4711, reason="totals")
@@ -57,7 +57,7 @@ def test_a_lock_that_stays_free_with_a_queue_is_shown_until_somebody_takes_it(si
     assert shown(service) == {}
 
 
-def test_one_that_is_taken_and_released_at_once_counts_as_taken(site: Site) -> None:
+def test_a_lock_taken_and_released_at_once_counts_as_taken(site: Site) -> None:
     service = site.unlocker()
     queue(site, "a")
     site.run(LONG_S)
@@ -70,8 +70,7 @@ def test_one_that_is_taken_and_released_at_once_counts_as_taken(site: Site) -> N
     assert "a" in shown(service)
 
 
-def test_a_next_head_that_does_not_claim_either_does_not_begin_anew(site: Site) -> None:
-    """Each of them may be as slow as its lease: what counts is that nobody gets the lock."""
+def test_a_new_head_of_the_queue_does_not_restart_the_time(site: Site) -> None:
     service = site.unlocker()
     put = site.wall
     queue(site, "a", "first")
@@ -82,8 +81,7 @@ def test_a_next_head_that_does_not_claim_either_does_not_begin_anew(site: Site) 
     assert shown(service)["a"] < put + 2
 
 
-def test_a_broken_lock_is_held_and_what_a_lock_left_behind_is_not(site: Site) -> None:
-    """It is held if and only if there is a `uuid`, readable or not."""
+def test_a_broken_lock_is_held_and_leftover_keys_are_not(site: Site) -> None:
     service = site.unlocker()
     for name in ("broken", "left"):
         queue(site, name)
@@ -124,7 +122,7 @@ def test_reading_all_again_does_not_begin_anew(site: Site) -> None:
     assert shown(service)["a"] < put + 2
 
 
-def test_a_ticket_may_say_anything(site: Site) -> None:
+def test_hostile_tickets_do_no_harm(site: Site) -> None:
     service = site.unlocker()
     queue(site, "long", host='a"b\\c\nd\x00{}🙂' + "x" * 3000)
     queue(site, "longer", host="x" * MAX_VALUE_BYTES)

@@ -36,9 +36,7 @@ def test_they_are_had_in_order_and_so_many_at_a_time() -> None:
     asyncio.run(main())
 
 
-def test_one_that_is_given_to_somebody_cancelled_goes_on() -> None:
-    """In the same moment: neither is it lost, nor had twice."""
-
+def test_a_turn_given_to_a_cancelled_task_is_passed_on() -> None:
     async def main() -> None:
         turns = _Turns(1)
 

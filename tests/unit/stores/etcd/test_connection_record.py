@@ -49,7 +49,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     ],
     ids=["refused", "untrusted", "answers in between", "late", "without a leader"],
 )
-def test_one_that_fails_for_two_seconds_is_made_anew_every_two(
+def test_a_failing_connection_is_renewed_every_two_seconds(
     clock: FakeClock, errors: list[Any], made_anew_at: list[float]
 ) -> None:
     moments = list[float]()
@@ -83,7 +83,7 @@ def test_a_borrowed_client_keeps_its_channel(clock: FakeClock) -> None:
     assert asked == [TXN.path] * 3
 
 
-def test_the_log_says_why_an_outage_goes_on(
+def test_each_reason_of_an_outage_is_logged_once(
     clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -113,7 +113,7 @@ def tries(failover: Failover, number: int) -> list[Tries]:
     return sent
 
 
-def test_a_new_token_outlives_the_last_request_with_the_stale_one() -> None:
+def test_a_request_with_a_stale_token_does_not_discard_the_new_token() -> None:
     failover = Failover(EtcdLocation(("one:2379",), user="ann", password="secret"))
     member = failover.members[0]
     member.token = "of yesterday"
@@ -125,7 +125,7 @@ def test_a_new_token_outlives_the_last_request_with_the_stale_one() -> None:
     assert member.token == "of today"
 
 
-def test_a_request_that_closing_cancels_has_an_unknown_outcome() -> None:
+def test_a_request_cancelled_by_close_has_an_unknown_outcome() -> None:
     failover = Failover(EtcdLocation(("one:2379",)))
     (request,) = tries(failover, 1)
     failover.closed = True
@@ -135,7 +135,7 @@ def test_a_request_that_closing_cancels_has_an_unknown_outcome() -> None:
 
 
 @pytest.mark.parametrize("answered", [True, False])
-def test_an_etcd_that_answers_others_is_not_called_away(
+def test_an_etcd_that_answers_other_requests_is_not_called_unreachable(
     answered: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)

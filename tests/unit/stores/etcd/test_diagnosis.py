@@ -66,13 +66,12 @@ def test_limits(found: Iterable[Finding], check: str, level: str, told: str) -> 
         assert finding.advice or finding.level == FINE
 
 
-def test_members_that_others_stand_in_for() -> None:
+def test_an_unreachable_member_beside_reachable_ones_is_a_warning() -> None:
     found = list(diagnosis.judge_members([member(), AWAY]))
     assert [finding.level for finding in found if finding.check == "member"] == [FINE, WARNING]
 
 
 @pytest.mark.parametrize("said", [f"1{'0' * 400}", "NaN", "Infinity", '"1"', "null", "1e400"])
-def test_what_is_no_time_is_not_compared(said: str) -> None:
-    """Whoever may write an unlocker's announcement may write anything."""
+def test_a_malformed_time_of_an_announcement_is_ignored(said: str) -> None:
     assert announced_at(f'{{"now": {said}}}') is None
     assert announced_at('{"now": 1.8e9}') == 1.8e9

@@ -68,8 +68,9 @@ NO_SUCH_HOST = "DNS resolution failed for nowhere:2379: Domain name not found"
         (Code.UNIMPLEMENTED, "unknown service etcdserverpb.KV", ErrorKind.REFUSED),
     ],
 )
-def test_each_error_is_told(code: grpc.StatusCode, details: str | None, fault: ErrorKind) -> None:
-    """By etcd's exact text first, by the code second."""
+def test_each_error_is_diagnosed(
+    code: grpc.StatusCode, details: str | None, fault: ErrorKind
+) -> None:
     assert diagnose(Error(code, details)) is fault
 
 
@@ -114,8 +115,9 @@ RESET = "recvmsg:Connection reset by peer (104)"
         (RESET, "that talks TLS only", "ETCDCTL_CACERT"),
     ],
 )
-def test_tls_trouble_is_not_a_server_that_is_down(details: str, cause: str, advice: str) -> None:
-    """They come as the same code; people must be told which it is, and what to check."""
+def test_a_tls_error_is_not_reported_as_a_server_that_is_down(
+    details: str, cause: str, advice: str
+) -> None:
     said = cause_of(Error(Code.UNAVAILABLE, f"{ALL}{details}"))
     assert cause in said.text
     text = str(unavailable(("a:1",), said, unknown=False))
@@ -124,8 +126,7 @@ def test_tls_trouble_is_not_a_server_that_is_down(details: str, cause: str, advi
     assert "Check that it runs" not in text
 
 
-def test_the_last_try_does_not_hide_what_an_earlier_one_told() -> None:
-    """A host name may have an address where nobody listens; an alert may get lost."""
+def test_the_most_telling_cause_of_all_tries_is_reported() -> None:
     tls, nobody, closed = (
         cause_of(Error(Code.UNAVAILABLE, said)) for said in (TLS, CONNECT, f"{ALL}Socket closed")
     )
@@ -138,15 +139,14 @@ def test_the_last_try_does_not_hide_what_an_earlier_one_told() -> None:
 
 
 @pytest.mark.parametrize("endpoint", ["127.0.0.1:2379", "localhost:2379", "[::1]:2379"])
-def test_on_this_machine_it_says_how_to_start_one(endpoint: str) -> None:
+def test_an_unreachable_etcd_on_loopback_names_the_command_up(endpoint: str) -> None:
     word = "`clustermutex up` starts one"
     assert word in str(unavailable((endpoint,), REFUSED, unknown=False))
     assert word not in str(unavailable((endpoint, "a:1"), REFUSED, unknown=False))
     assert word not in str(unavailable((endpoint,), NO_ANSWER, unknown=False))
 
 
-def test_who_did_not_answer_is_named() -> None:
-    """Every endpoint, the cause, what to look at, and whether it may have happened."""
+def test_unavailable_names_the_endpoints_and_the_cause() -> None:
     error = unavailable(("a:1", "b:2"), REFUSED, unknown=False)
     assert str(error) == (
         "etcd at a:1, b:2 did not answer in time (connection refused). "
@@ -166,8 +166,7 @@ def test_who_did_not_answer_is_named() -> None:
         (None, ""),
     ],
 )
-def test_a_refusal_says_what_to_do(details: str | None, advice: str) -> None:
-    """Who refused, in etcd's words, and the way out where it is a common one."""
+def test_a_refusal_names_the_remedy(details: str | None, advice: str) -> None:
     error = refused(Error(Code.PERMISSION_DENIED, details), "a:1", EtcdLocation())
     words = (details or "PERMISSION_DENIED").removeprefix("etcdserver: ")
     assert str(error).startswith(f"etcd at a:1 refused the request: {words}.")

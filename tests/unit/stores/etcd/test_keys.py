@@ -52,8 +52,7 @@ def test_two_names_never_share_a_key(one: str, other: str) -> None:
 
 
 @given(names)
-def test_a_name_comes_back(name: str) -> None:
-    """Encoded it is one path segment of unreserved characters; decoded it is itself."""
+def test_an_encoded_name_is_decoded_back(name: str) -> None:
     segment = encode(name)
     assert decode(segment) == name
     assert set(segment) <= set("%-._~") | {
@@ -62,8 +61,7 @@ def test_a_name_comes_back(name: str) -> None:
 
 
 @given(names, st.sampled_from(SUBKEYS), names)
-def test_a_key_says_whose_it_is(name: str, part: str, uuid: str) -> None:
-    """Kind, name and part, for each kind of key."""
+def test_a_key_is_parsed_back(name: str, part: str, uuid: str) -> None:
     keys = SPACE.keys_of(name)
     assert SPACE.parse(keys.subkey(part)) == ("locks", name, part)
     assert SPACE.parse(keys.ticket(uuid)) == ("queue", name, uuid)
@@ -98,8 +96,7 @@ def test_the_range_of_a_kind_has_all_its_keys(kind: str) -> None:
     "segment",
     ["", "a b", "a%2fb", "a%20b%", "%zz", "%FF", "%00", "%C3", "a+b/", "%61", "ü", "x" * 256],
 )
-def test_only_the_one_encoding_is_a_name(segment: str) -> None:
-    """`a b` bare, lower-case hexadecimal, a letter encoded for nothing: no lock's key."""
+def test_other_encodings_of_a_name_are_refused(segment: str) -> None:
     assert decode(segment) is None
     assert SPACE.parse(f"/base/locks/{segment}/uuid".encode()) is None
 
@@ -107,8 +104,7 @@ def test_only_the_one_encoding_is_a_name(segment: str) -> None:
 @pytest.mark.parametrize(
     "key", [b"", b"locks", b"else/a/b", b"restored/x", b"\xff/a", b"locks//uuid", b"x"]
 )
-def test_other_keys_below_the_root_are_nobody_s(key: bytes) -> None:
-    """Unknown kinds, no name, no text: ignored."""
+def test_unknown_keys_below_the_root_are_ignored(key: bytes) -> None:
     assert SPACE.parse(b"/base/" + key) is None
 
 
@@ -121,16 +117,14 @@ def test_any_key_is_parsed_or_ignored(rest: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ALIKE)
-def test_it_is_the_encoding_of_the_protocol(name: str) -> None:
-    """As `docs/protocol.md` tells other languages."""
+def test_names_are_percent_encoded(name: str) -> None:
     assert encode(name) == quote(name, safe="")
 
 
 @given(
     st.binary(max_size=12), st.sampled_from([b"", b"a", b"a/", b"a/uuid", b"a/new", b"a/about/"])
 )
-def test_what_is_passed_over_is_of_no_use(rest: bytes, name: bytes) -> None:
-    """After any key the next one that is read is later, and between them lies nothing of ours."""
+def test_skipped_ranges_hold_no_key_of_ours(rest: bytes, name: bytes) -> None:
     for folder in (b"/base/locks/", b"/base/queue/", b"/base/locks0", b"/base/"):
         key = folder + name + rest
         following = SPACE.following(key)
@@ -148,8 +142,7 @@ def test_an_unknown_subkey_is_followed_by_the_next_known_one() -> None:
         assert SPACE.following(f"/base/locks/{key}".encode()) == f"/base/locks/{following}".encode()
 
 
-def test_what_follows_a_name_is_no_longer_than_a_uuid() -> None:
-    """Tables keep it, and etcd takes keys of a megabyte."""
+def test_the_last_segment_of_a_key_is_bounded() -> None:
     most, locks = MAX_UUID_BYTES, MAX_UUID_BYTES // 4
     for kind in ("queue", "removed", "withdrawn", "code"):
         for part in ("u" * most, quote("🔒" * locks)):

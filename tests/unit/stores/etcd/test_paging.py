@@ -83,11 +83,7 @@ def test_each_key_is_read_once_and_in_order(keys: list[bytes], limit: int) -> No
 
 
 @given(keys, st.lists(st.integers(0, 3_000_000), min_size=1, max_size=9), st.integers(1, 64))
-def test_whatever_the_sizes_no_question_is_asked_twice(
-    keys: list[bytes], sizes: list[int], taken: int
-) -> None:
-    """An answer that was too large is not asked for again: half of it is, and in the end all is
-    read. What one key holds is always taken."""
+def test_no_page_is_requested_twice(keys: list[bytes], sizes: list[int], taken: int) -> None:
     inside = [SPAN[0] + key for key in keys]
     store = Store(inside, lambda key: sizes[hash(key) % len(sizes)], max(*sizes, taken * 1_000_000))
     assert store.read_all() == sorted(inside)

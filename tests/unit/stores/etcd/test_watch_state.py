@@ -88,21 +88,16 @@ def client() -> Client:
 
 
 class TestWhereItBegins:
-    def test_in_the_future_it_begins_right_there(self, client: Client) -> None:
-        """Where nothing can be compacted; so it is served at once."""
+    def test_a_watch_of_a_future_revision_begins_there(self, client: Client) -> None:
         _, create = client.add(8)
         assert create.start_revision == 8
         assert client.created(create.watch_id, 7) == []
         assert client.told == []
 
     @pytest.mark.parametrize(("revision", "earlier"), [(8, 7), (1, 1)])
-    def test_in_the_past_it_begins_one_revision_earlier(
+    def test_a_watch_of_a_past_revision_begins_one_earlier(
         self, client: Client, revision: int, earlier: int
     ) -> None:
-        """Because of what may have been compacted there; the other one is ended, and not heard.
-
-        But at 1 at the earliest: 0 would mean "from now on".
-        """
         _, create = client.add(revision)
         assert create.start_revision == revision
         cancel, again = client.created(create.watch_id, revision)
@@ -114,8 +109,7 @@ class TestWhereItBegins:
         client.events(again.create.watch_id, *sorted({earlier, revision, revision + 1}))
         assert client.revisions() == [revision, revision + 1]
 
-    def test_now_is_when_etcd_says_it_was(self, client: Client) -> None:
-        """And it is told, once; a stream that breaks before leaves it at "now"."""
+    def test_a_watch_from_now_begins_at_the_revision_that_etcd_names(self, client: Client) -> None:
         _, create = client.add(0)
         assert create.start_revision == 0
         (again,) = client.reopen()
@@ -127,8 +121,7 @@ class TestWhereItBegins:
         client.created(again.create.watch_id, 15)
         assert client.told == [Started(12)]
 
-    def test_who_wants_to_know_is_told_that_it_stands(self, client: Client) -> None:
-        """Not before the one that counts, and again on each stream."""
+    def test_a_watch_reports_its_start(self, client: Client) -> None:
         _, create = client.add(8, tell_start=True)
         (_, again) = client.created(create.watch_id, 9)
         assert client.told == []
@@ -139,8 +132,7 @@ class TestWhereItBegins:
         assert client.told == [Started(7), Started(7)]
 
 
-def test_each_watch_is_begun_and_ended_once_whatever_comes_first(client: Client) -> None:
-    """A caller, gRPC's thread and the reader of the stream share no lock."""
+def test_each_watch_begins_and_ends_once_in_any_order(client: Client) -> None:
     watch, create = client.add(8)
     client.stream.begin(watch)
     assert client.sent() == [], "it came as the stream was opened"
@@ -198,8 +190,7 @@ class TestSilence:
 
 
 class TestAgain:
-    def test_an_etcd_that_went_back_in_time(self, client: Client) -> None:
-        """Put back from a backup: what is known does not hold there."""
+    def test_an_etcd_whose_revision_went_back(self, client: Client) -> None:
         _, create = client.add(8)
         client.created(create.watch_id, 7)
         (again,) = client.reopen()
@@ -220,10 +211,9 @@ class TestRefusals:
             (True, "", "no reason given"),
         ],
     )
-    def test_on_a_fresh_stream_it_is_believed(
+    def test_a_refusal_on_a_fresh_stream_is_believed(
         self, client: Client, says_which: bool, reason: str, told: str
     ) -> None:
-        """And told to the one that it is for, even where etcd does not say which one it is."""
         _, allowed = client.add(8)
         refused, create = client.add(8)
         client.created(allowed.watch_id, 7)
@@ -232,8 +222,7 @@ class TestRefusals:
         assert refused not in client.wanted
         assert len(client.reopen()) == 1
 
-    def test_it_is_not_doubted_with_each_try(self, client: Client) -> None:
-        """A watch without the right must not disturb all others once a second."""
+    def test_a_refused_watch_does_not_reopen_the_stream_each_time(self, client: Client) -> None:
         client.add(8)
         client.refused()
         for _ in range(int(REFUSAL_BELIEVED_S) - 1):
@@ -264,7 +253,7 @@ class TestAnswersInPieces:
         self.hear(client, create.watch_id, 9, 10, more=False)
         assert client.told[1:] == [[event(9)] * 5 + [event(10)]]
 
-    def test_what_was_held_back_is_told_again_by_the_next_stream(self, client: Client) -> None:
+    def test_fragments_held_back_are_read_again_from_the_next_stream(self, client: Client) -> None:
         watch, create = client.add(8)
         client.created(create.watch_id, 7)
         self.hear(client, create.watch_id, 8, 9, more=True)
@@ -275,8 +264,7 @@ class TestAnswersInPieces:
         assert client.revisions() == [8, 9, 9]
         assert watch.held == []
 
-    def test_one_revision_without_end_is_missed(self, client: Client) -> None:
-        """Somebody has deleted very many keys with long names: whoever follows reads anew."""
+    def test_an_endless_revision_is_reported_as_missed(self, client: Client) -> None:
         _, create = client.add(8)
         client.created(create.watch_id, 7)
         many = [wire.WatchEvent(kv=wire.KeyValue(key=b"k" * 1000, mod_revision=8))] * 1000

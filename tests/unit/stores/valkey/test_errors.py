@@ -64,11 +64,9 @@ NETWORK = "Check the network, and that the server runs."
         ((FULL,) * 3, StoreFull, ""),
     ],
 )
-def test_too_few_votes_are_told_by_why_and_with_what_to_do(
+def test_too_few_votes_name_the_causes_and_the_remedy(
     troubles: tuple[VoteFailure, ...], kind: type[Exception], ends: str
 ) -> None:
-    """Whether trying again may help. Nobody is sent to the network by servers that have answered;
-    what is alike is said once."""
     error = errors.no_majority(PLACE, dict(enumerate(troubles)), unknown=False)
     assert type(error) is kind
     assert "3 of 5 Valkey servers must agree, and did not" in str(error)
@@ -111,8 +109,7 @@ SCRIPT = "script: 2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c, on @user_script:12."
         f"keys mentioned in the command arguments {SCRIPT}",
     ],
 )
-def test_a_lacking_right_is_told_in_plain_words(said: str) -> None:
-    """The server's own behind them, without what is for programs."""
+def test_a_missing_right_is_described(said: str) -> None:
     found = errors.classify(errors.ErrorReply(said))
     assert found.permanent
     assert re.fullmatch(r"this user may not do that \((No |User |The user )[^:]+\)", found.reason)
@@ -134,7 +131,7 @@ def test_a_lacking_right_is_told_in_plain_words(said: str) -> None:
         (errors.ErrorReply("ERR max number of clients reached"), "maxclients", False),
     ],
 )
-def test_what_a_server_says_is_told_in_words(error: Exception, words: str, permanent: bool) -> None:
+def test_each_error_of_a_server_is_described(error: Exception, words: str, permanent: bool) -> None:
     found = errors.classify(error)
     assert words in found.reason
     assert found.permanent == permanent

@@ -17,8 +17,7 @@ from lockclient.stores.valkey.keys import (
 from lockclient.stores.valkey.location import ValkeyLocation
 
 
-def test_it_names_servers_and_a_prefix() -> None:
-    """The port may be left out; TLS is in the scheme."""
+def test_a_url_names_servers_and_a_prefix() -> None:
     place = ValkeyLocation.of(
         "valkey://h1,h2:7000,[::1]:7001,[fe80::1]/a/b?expire=1&longest=60", {}
     )
@@ -55,7 +54,7 @@ def test_user_and_password_come_from_the_environment() -> None:
         (f"valkey://{','.join(f'h{i}' for i in range(16))}/x", "1 to 15 servers"),
     ],
 )
-def test_what_is_wrong_is_named(url: str, words: str) -> None:
+def test_a_malformed_url_is_named(url: str, words: str) -> None:
     with pytest.raises(ValueError, match=words.replace("?", r"\?")) as caught:
         ValkeyLocation.of(url, {})
     assert "secret" not in str(caught.value)
@@ -80,12 +79,12 @@ def test_a_number_is_no_prefix(scheme: str, number: str) -> None:
         ({"VALKEY_PASSWORD_FILE": "/nowhere"}, "can't be read: No such file"),
     ],
 )
-def test_what_the_environment_says_wrongly_too(environ: dict[str, str], words: str) -> None:
+def test_a_malformed_variable_is_named(environ: dict[str, str], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         ValkeyLocation.of("valkey://h", environ)
 
 
-def test_an_endpoint_is_told_apart_from_etcd_s() -> None:
+def test_a_malformed_etcd_endpoint_has_its_own_error() -> None:
     with pytest.raises(ValueError, match=r"The endpoint 'x' .* like 127\.0\.0\.1:2379"):
         EtcdLocation(("x",))
 
@@ -101,8 +100,7 @@ def test_revisions_of_an_acquisition_grow_and_its_token_stays() -> None:
     assert token_of("a") >= MOST_FENCING  # so that no list shows it as a fencing token
 
 
-def test_what_another_hand_wrote_is_read_as_far_as_it_goes() -> None:
-    """A lock without a number, and none without a uuid."""
+def test_a_partial_foreign_record_is_read() -> None:
     assert holder_of("x", {"hostname": b"h"}) is None
     found = holder_of("x", {"uuid": b"u", "push": b"-1e9", "alert_at": b"5.000"})
     assert found is not None

@@ -21,8 +21,7 @@ def test_a_majority_is_more_than_half(servers: int, majority: int) -> None:
     assert Quorum(servers).majority == majority
 
 
-def test_nothing_is_decided_that_the_missing_votes_can_change() -> None:
-    """All that three and five servers may say, and all ways in which the rest may come."""
+def test_missing_votes_can_not_change_a_decision() -> None:
     for servers in (1, 3, 5):
         quorum = Quorum(servers)
         for said in itertools.product(("taken", "held", None), repeat=servers):
@@ -39,8 +38,7 @@ def test_nothing_is_decided_that_the_missing_votes_can_change() -> None:
             assert quorum.can_agree(some, "taken") == (True in ends)
 
 
-def test_the_holder_is_whom_a_majority_names() -> None:
-    """And nobody, when nobody can be it; while that is open, it is not known."""
+def test_the_holder_is_the_one_that_a_majority_names() -> None:
     quorum = Quorum(5)
     assert quorum.holder(["a", "a", "a"]) == (True, "a")
     assert quorum.holder(["a", "a", None, None]) == (False, None)
@@ -50,8 +48,7 @@ def test_the_holder_is_whom_a_majority_names() -> None:
     assert quorum.holder([]) == (False, None)
 
 
-def test_who_has_too_few_is_told_in_the_same_words_each_time() -> None:
-    """Whatever order the answers came in; and whether those who are away could make it a lock."""
+def test_the_text_on_split_votes_does_not_depend_on_their_order() -> None:
     said = "a on 2 and b on 2 of 5 servers, and 3 make it a lock"
     for votes in ({"a": 2, "b": 2}, {"b": 2, "a": 2}):
         assert Quorum(5).minority_text(votes, 5) == f"{said}: nobody holds it"
@@ -59,7 +56,6 @@ def test_who_has_too_few_is_told_in_the_same_words_each_time() -> None:
         assert Quorum(5).minority_text(votes, 4) == f"{said}: {asked}"
 
 
-def test_of_two_records_that_is_listed_which_most_servers_have() -> None:
-    """And of as many the smaller one."""
+def test_the_record_that_most_servers_have_is_listed() -> None:
     said = {0: {"a/u": "30 "}, 1: {"a/u": "20 ", "b/u": "9 "}, 2: {"a/u": "20 "}, 3: {"b/u": "8 "}}
     assert most_recorded(said) == {"a/u": (20, 2), "b/u": (8, 3)}

@@ -44,8 +44,7 @@ def result(**what: Any) -> Any:
     return SimpleNamespace(**({"sent": {}, "answers": {}, "failures": {}} | what))
 
 
-def test_an_equal_command_that_comes_during_the_first_is_sent_too() -> None:
-    """A key that was written in between needs the second one."""
+def test_an_equal_command_during_the_first_is_sent_too() -> None:
     command, sent = Command(DELETE, ("key",), ()), list[Any]()
 
     def answer(commands: Any) -> Any:
@@ -61,7 +60,7 @@ def test_an_equal_command_that_comes_during_the_first_is_sent_too() -> None:
     assert sent == [{0: command}] * 2
 
 
-def test_a_withdrawal_between_the_steps_of_a_take_leaves_the_take_to_undo() -> None:
+def test_a_withdrawal_between_the_steps_of_a_take_leaves_the_clean_up_to_the_take() -> None:
     delivery, undone = Delivery(), list[Any]()
 
     class Withdrawn(dict[int, Sent]):

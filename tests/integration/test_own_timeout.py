@@ -82,10 +82,9 @@ class TestNobodyListens:
         for limit_s in (0.0, 1.0, 0.0):
             assert late_by(driver, store, limit_s) < AT_ONCE
 
-    def test_of_a_lock_that_was_waited_for(
+    def test_an_outage_during_a_wait(
         self, driver: Driver, own_etcd: Etcd, own_store: ServiceStore
     ) -> None:
-        """etcd goes away while it is waited: no lock at the limit, and the clean-up goes on."""
         holder = ClusterMutex("x", store=own_store).acquire()
         assert holder is not None
         assert driver.acquire(own_store, timeout=0.2) is None  # all that a wait needs stands
@@ -108,10 +107,9 @@ class TestNobodyListens:
             own_etcd.start()
             assert driver.acquire(own_store, blocking=False) is not None
 
-    def test_of_a_refusal_that_others_have_caused(
+    def test_a_refusal_caused_by_another_call_proves_nothing(
         self, driver: Driver, own_etcd: Etcd, own_store: ServiceStore
     ) -> None:
-        """The connection that a thread or another call has just failed by proves nothing."""
         own_etcd.stop()
         late_by(driver, own_store, 0.3)
         with pytest.raises(StoreUnavailable):
@@ -121,27 +119,23 @@ class TestNobodyListens:
 
 
 class TestSilent:
-    def test_who_is_silent_has_time_for_an_answer(
+    def test_a_silent_member_has_time_to_answer(
         self, driver: Driver, own_etcd: Etcd, opened: Open
     ) -> None:
-        """One of them may answer yet: a free lock is had, however short the limit is."""
         store = opened(Settings(endpoints=(own_etcd.endpoint, nowhere())))
         with frozen(own_etcd):
             assert late_by(driver, store, 0) > AT_ONCE
 
-    def test_who_has_one_more_member_asks_it(
+    def test_a_third_member_is_asked_after_two_refusals(
         self, driver: Driver, own_etcd: Etcd, opened: Open
     ) -> None:
-        """Two refuse, the third one has the lock to give."""
         store = opened(Settings(endpoints=(nowhere(), nowhere(), own_etcd.endpoint)))
         assert driver.acquire(store, blocking=False) is not None
 
 
-def test_what_a_line_of_waiters_costs_when_etcd_goes(
+def test_waiters_end_at_their_own_timeouts_when_etcd_ends(
     own_etcd: Etcd, own_store: ServiceStore
 ) -> None:
-    """Those that wait with a limit of their own are told at theirs, one by one."""
-
     async def wait(timeout: float) -> float:
         began = time.monotonic()
         held = await AsyncClusterMutex("x", store=own_store).acquire(timeout=timeout)

@@ -1,4 +1,4 @@
-"""A process that waits in line: `line_worker.py URL NAME`, then a line "NUMBER TIMEOUT" a waiter.
+"""A process with waiters: `waiting_worker.py URL NAME`, then a line "NUMBER TIMEOUT" for each.
 
 With a third argument, a number, it waits for that one alone, in its main thread, to be interrupted.
 Prints "NUMBER TOKEN" when a waiter has the lock, which it gives back at once, else "NUMBER WHY".

@@ -51,13 +51,12 @@ def locks(stack: Stack) -> Iterator[dict[str, ClusterMutex]]:
     store.close()
 
 
-def test_alerts_arrive_name_who_it_is_and_end(
+def test_alerts_arrive_name_the_holder_and_end(
     stack: Stack,
     worker: subprocess.Popen[str],
     locks: dict[str, ClusterMutex],
     figure: Figure,
 ) -> None:
-    """One story, because each part needs what the one before it left."""
     began, receiver = time.monotonic(), stack.receiver
 
     alert = receiver.told("firing", "LockPastAlert", name=SHOWN)
@@ -111,10 +110,9 @@ def test_alerts_arrive_name_who_it_is_and_end(
 
 
 @pytest.mark.soak
-def test_no_alert_on_a_lock_is_said_to_be_over_while_no_unlocker_sees(
+def test_no_alert_is_resolved_while_no_unlocker_sees(
     own_etcd: Etcd, own_store: EtcdStore, tmp_path: Path, figure: Figure
 ) -> None:
-    """etcd stops: the alert on the lock ends in Prometheus, and Alertmanager tells nobody."""
     with Stack(Settings(endpoints=(own_etcd.endpoint,)), tmp_path) as stack:
         receiver = stack.receiver
         firing = 'ALERTS{alertname="LockPastAlert", name="kept", alertstate="firing"}'
@@ -135,10 +133,7 @@ def test_no_alert_on_a_lock_is_said_to_be_over_while_no_unlocker_sees(
 
 
 @pytest.mark.soak
-def test_a_free_lock_that_nobody_in_its_line_takes_rings(
-    stack: Stack, etcdctl: Etcdctl, figure: Figure
-) -> None:
-    """The runbook's way out ends it."""
+def test_a_free_lock_with_waiters_alerts(stack: Stack, etcdctl: Etcdctl, figure: Figure) -> None:
     line, receiver = f"{stack.settings.root}/queue/deploy%2Fprod", stack.receiver
     began = time.monotonic()
     etcdctl("put", f"{line}/one", '{"hostname": "web-1", "pid": 4711, "reason": "totals"}')
@@ -156,10 +151,9 @@ def test_a_free_lock_that_nobody_in_its_line_takes_rings(
 
 
 @pytest.mark.soak
-def test_an_undecided_lock_rings_and_is_not_called_overdue(
+def test_an_undecided_lock_alerts_and_is_not_called_overdue(
     stack: Stack, etcdctl: Etcdctl, figure: Figure
 ) -> None:
-    """As any other past its alert, and once more if it stays; nobody is told to remove it."""
     prefix, receiver, now = f"{stack.settings.root}/locks/by-hand/", stack.receiver, time.time()
     stamps = {"alert_at": f"{now + 1:.3f}", "auto_unlock_at": f"{now - 300:.3f}"}
     put_at_once(etcdctl, prefix, {"uuid": "u", "hostname": "web-1", **stamps, "about": "{}"})

@@ -12,7 +12,7 @@ def status(service: Service, path: str, host: str = "localhost", **headers: str)
     return request(service.url, path, Host=host, **headers).status
 
 
-def test_an_unlocker_beyond_loopback_says_so_and_answers_to_its_names_only() -> None:
+def test_an_unlocker_beyond_loopback_answers_to_its_names_only() -> None:
     command = ["unlocker", *NOWHERE, "--listen", "0.0.0.0:0", "--allowed-host", "u1.example.org"]
     with start_service(command) as unlocker:
         wait_until(lambda: status(unlocker, "/healthz", "10.9.9.9:9722") == 200)

@@ -42,13 +42,12 @@ log = logging.getLogger("tests.ways_out")
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_an_error_s_text_is_safe_wherever_it_is_printed(error: ClusterMutexError) -> None:
-    """In other people's programs, too, which know nothing of hosts that are hostile."""
+def test_the_text_of_an_error_is_safe_to_print(error: ClusterMutexError) -> None:
     assert not {*str(error)} & (STEERS | {"\n"})
     assert "forged" in str(error)
 
 
-def test_so_is_what_is_said_of_a_holder_and_a_removal() -> None:
+def test_descriptions_of_holders_and_removals_are_safe_to_print() -> None:
     removal = Removal(HOLDER, 5.0, HOSTILE, HOSTILE, HOSTILE)
     for text in (HOLDER.describe(), HOLDER.undecided(), removal.describe()):
         assert not {*text} & (STEERS | {"\n"})
@@ -84,7 +83,7 @@ def test_no_log_line_is_forged_or_steers(style: str, capsys: pytest.CaptureFixtu
     assert all(line.startswith(("  ", "Traceback", "Stack")) for line in rest)
 
 
-def test_a_thread_that_ends_by_an_error_steers_nothing_either() -> None:
+def test_the_traceback_of_a_thread_is_escaped() -> None:
     program = (
         "import threading\n"
         "from lockclient.text.log_format import tell_uncaught\n"
@@ -105,8 +104,7 @@ def test_a_thread_that_ends_by_an_error_steers_nothing_either() -> None:
 
 
 @pytest.mark.parametrize("part", ["hostname", "reason", "thread", "identity", "client", "process"])
-def test_no_text_of_others_is_in_the_interpreter_s_own_table(part: str) -> None:
-    """Some versions of Python never forget what is there: see `_one_of`."""
+def test_no_text_of_a_lock_is_interned(part: str) -> None:
     text = f"{part} of nobody else"
     value = text if part == "hostname" else json.dumps({part: text})
     key = part if part == "hostname" else "about"
@@ -117,7 +115,7 @@ def test_no_text_of_others_is_in_the_interpreter_s_own_table(part: str) -> None:
     assert sys.intern(copy) is copy
 
 
-def test_what_locks_have_in_common_is_in_memory_once() -> None:
+def test_equal_texts_of_locks_are_in_memory_once() -> None:
     values = {"uuid": "u", "hostname": "host-1", "about": json.dumps({"reason": "nightly"})}
     one, other = (Holder.read("a", found(dict(values))) for _ in range(2))
     assert one.hostname is other.hostname
@@ -134,7 +132,7 @@ SECRET_URLS = (
 
 
 @pytest.mark.parametrize("url", SECRET_URLS)
-def test_no_error_quotes_what_stands_before_the_at_of_a_url(url: str) -> None:
+def test_no_error_quotes_credentials_of_a_url(url: str) -> None:
     ways: tuple[Callable[[], object], ...] = (
         lambda: Settings.load(url, {}),
         lambda: Settings.load(None, {"CLUSTERMUTEX_URL": url}),
@@ -169,7 +167,7 @@ def test_no_error_quotes_what_stands_before_the_at_of_a_url(url: str) -> None:
     ],
     ids=lambda words: " ".join(words).encode("ascii", "replace").decode(),
 )
-def test_no_wrong_command_line_does(words: list[str]) -> None:
+def test_no_usage_error_quotes_credentials_of_a_url(words: list[str]) -> None:
     module = {"clustermutex": "lockclient.cli"}.get(words[0], words[0])
     main = f"import sys; sys.argv[0] = {words[0]!r}; from {module} import "
     main += "main; main()" if words[0] == "clustermutex" else "__main__; __main__.main()"

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from lockclient import ClusterMutexError, Settings, open_store
-from tests.breaking.etcd_place import Broken, EtcdPlace, one_way
+from tests.breaking.etcd_members import Broken, EtcdPlace, one_way
 from tests.breaking.programs import Notes
 from tests.breaking.worker import LOCKS
 from tests.support.bucket.server import DROP, LATE, LOSE, REPEAT, TWICE, Asked, BucketServer

@@ -49,10 +49,9 @@ def start(work: Callable[[], object]) -> threading.Thread:
     return thread
 
 
-def test_a_frozen_one_delays_nothing_of_the_other(
+def test_a_frozen_store_does_not_delay_another(
     store: EtcdStore, own_store: EtcdStore, own_etcd: Etcd
 ) -> None:
-    """Each store has threads of its own for its pushes and clean-ups."""
     kept: Any = {"keepalive": True, "auto_unlock_after": 900}
     many = [
         ClusterMutex(f"{number}", store=own_store, expected_runtime=4, **kept)
@@ -165,8 +164,7 @@ class TestWhatTheSystemRefuses:
         assert "can't start new thread" in done.stdout
         assert has(store, "x") is None
 
-    def test_a_certificate_that_is_being_replaced(self, tmp_path: Path) -> None:
-        """For as long as the file is gone, what stood in it is used."""
+    def test_a_certificate_being_replaced(self, tmp_path: Path) -> None:
         from lockclient.stores.etcd.wire.rpc_methods import _content  # what a channel is made of
 
         (tmp_path / "ca.pem").write_bytes(b"one")
@@ -177,10 +175,9 @@ class TestWhatTheSystemRefuses:
         (tmp_path / "ca.pem").write_bytes(b"two")
         assert _content(path) == b"two"
 
-    def test_a_certificate_that_was_never_there(
+    def test_a_missing_certificate_is_named(
         self, settings: Settings, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """The store is unavailable, by the file's name; said once, while it is retried."""
         path = tmp_path / "no.pem"
         path.write_text("it was there when the program began")
         missing = Settings(endpoints=settings.endpoints, cacert=str(path))
@@ -193,9 +190,9 @@ class TestWhatTheSystemRefuses:
         assert caplog.text.count("does not answer") == 1
 
 
-def test_nothing_of_it_is_left(settings: Settings, figure: Figure) -> None:
-    """Opened, waited on, closed, again and again: no thread and no descriptor more."""
-
+def test_a_closed_store_leaves_no_thread_and_no_descriptor(
+    settings: Settings, figure: Figure
+) -> None:
     def use() -> None:
         store = etcd_store(settings)
         with ClusterMutex("x", store=store):
@@ -245,8 +242,9 @@ def test_an_idle_store_has_no_thread(settings: Settings) -> None:
     store.close()
 
 
-def test_the_guard_is_of_the_store_that_holds(etcd: Etcd, root: str, settings: Settings) -> None:
-    """Not of the one that `setup` names now."""
+def test_the_guard_belongs_to_the_store_of_the_lock(
+    etcd: Etcd, root: str, settings: Settings
+) -> None:
     ClusterMutex.setup(settings.url())
     with ClusterMutex("g") as held:
         key = held.guard.key
@@ -254,10 +252,7 @@ def test_the_guard_is_of_the_store_that_holds(etcd: Etcd, root: str, settings: S
         assert held.guard.key == key
 
 
-def test_a_foreign_ticket_is_watched_by_the_key_that_was_read(
-    store: EtcdStore, etcdctl: Etcdctl
-) -> None:
-    """Its client may have encoded its name otherwise than we would."""
+def test_a_foreign_ticket_is_watched_by_its_own_key(store: EtcdStore, etcdctl: Etcdctl) -> None:
     lease = etcdctl("lease", "grant", "600").split()[1]
     key = f"{store.location.root}/queue/x/host%2f17"
     etcdctl("put", f"--lease={lease}", key, '{"hostname": "go-service"}')
@@ -288,10 +283,9 @@ def test_no_lock_is_taken_over_within_the_process(
     one.release()
 
 
-def test_a_predecessor_that_is_still_dying_is_asked_for_again(
+def test_reclaiming_waits_for_the_end_of_the_predecessor(
     store: EtcdStore, settings: Settings
 ) -> None:
-    """It runs as the new one asks, and does not a moment later."""
     heir = ClusterMutex("x", store=store, identity="worker-7")
     with HolderProcess(settings, "x", identity="worker-7"):
         thread = queue_up(heir, 60)

@@ -45,8 +45,9 @@ class TestUndecided:
             three.all[2].kill()
             yield store, uuid
 
-    def test_who_may_have_it_is_told(self, three: Servers, left: tuple[ValkeyStore, str]) -> None:
-        """With a remark, as lists do: that is more than that nobody can tell."""
+    def test_a_possible_holder_is_shown_with_a_remark(
+        self, three: Servers, left: tuple[ValkeyStore, str]
+    ) -> None:
         store, uuid = left
         seen = read(store, NAME)
         assert seen.holder is not None
@@ -67,8 +68,7 @@ class TestUndecided:
             assert (found := read(store, NAME, asked).holder) is not None
             assert found.uuid == asked
 
-    def test_it_can_be_removed(self, left: tuple[ValkeyStore, str]) -> None:
-        """With a record; then the next one gets it, though the third is still away."""
+    def test_a_possible_holder_can_be_removed(self, left: tuple[ValkeyStore, str]) -> None:
         store, uuid = left
         seen = read(store, NAME, uuid)
         assert seen.holder is not None
@@ -87,10 +87,9 @@ class TestLeftover:
             three.all[2].command("HSET", KeyNames(three.root).lock(NAME), "uuid", "z-left")
             yield store, uuid
 
-    def test_no_holder_is_told_that_it_lost_its_lock(
+    def test_no_loss_is_reported_without_a_majority(
         self, three: Servers, mine: tuple[ValkeyStore, str]
     ) -> None:
-        """By servers that can't tell, while one of its majority is unreachable."""
         store, uuid = mine
         three.all[0].kill()
         with pytest.raises(StoreUnavailable):  # its watch asks like this
@@ -102,10 +101,9 @@ class TestLeftover:
         wait_until(lambda: not any(store.votes().values()), what="all votes")
         assert has(store) == uuid
 
-    def test_who_had_it_stays_in_the_list(
+    def test_the_possible_holder_stays_in_the_list(
         self, three: Servers, mine: tuple[ValkeyStore, str]
     ) -> None:
-        """And not who let go of it long ago: that one would be alerted on, and removed."""
         store, uuid = mine
         store.poll = 0.05
         with following(store) as table:
@@ -115,8 +113,7 @@ class TestLeftover:
             assert row.holder.uuid == uuid
 
 
-def test_a_taker_sweeps_away_what_is_left_of_one_that_is_over(three: Servers) -> None:
-    """On the server that missed the release: else it would stay while another is unreachable."""
+def test_a_take_clears_the_remains_of_an_ended_lock(three: Servers) -> None:
     with three.store() as store:
         missed, key = three.all[2], KeyNames(three.root).lock(NAME)
         dead, _ = take(store, holder(**NEVER))
@@ -142,10 +139,7 @@ def store(three: Servers, slow: Relay) -> Iterator[ValkeyStore]:
         yield store
 
 
-def test_an_ear_that_was_cut_off_without_a_word_is_noticed(
-    three: Servers, slow: Relay, store: ValkeyStore
-) -> None:
-    """Else who waits would hear nothing any more of a server that tells all others."""
+def test_a_silent_subscription_is_noticed(three: Servers, slow: Relay, store: ValkeyStore) -> None:
     events: list[WatchEvent] = []
     listening = store.watch(WatchTarget(NAME, waiter="a waiter"), 0, events.append)
     subscribers = partial(three.all[2].command, "PUBSUB", "NUMSUB", store.keys.channel(NAME))
@@ -158,8 +152,7 @@ def test_an_ear_that_was_cut_off_without_a_word_is_noticed(
     listening.close()
 
 
-def test_servers_that_swap_their_addresses_vote_again(three: Servers) -> None:
-    """As when containers are made anew: each is where the other one was known to be."""
+def test_servers_with_swapped_addresses_vote_again(three: Servers) -> None:
     place = three.place()
     with ExitStack() as stack:
         stack.enter_context(three.store())
@@ -239,9 +232,7 @@ class TestSlowDoor:
             list(threads.map(take_one, range(60)))
 
 
-def test_a_loss_in_the_first_second_is_told_as_any_other(three: Servers) -> None:
-    """Within two seconds and an answer; by the fastest of a few, as this machine may be busy."""
-
+def test_a_loss_in_the_first_second_is_reported(three: Servers) -> None:
     def told_after(store: ValkeyStore) -> float:
         told = threading.Event()
         mutex = ClusterMutex(NAME, store=store, on_lost=lambda *_: told.set())

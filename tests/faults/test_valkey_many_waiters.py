@@ -25,10 +25,9 @@ def commands(servers: Servers) -> int:
 @pytest.mark.parametrize(
     ("number", "crowd"), [(1, CROWD), (5, CROWD), *soaking((1, 500), (3, 500), (5, 500))]
 )
-def test_everybody_of_a_crowd_has_its_turn(
+def test_each_of_many_waiters_gets_the_lock(
     tmp_path: Path, number: int, crowd: int, figure: Figure
 ) -> None:
-    """On five servers they used to take votes from each other: most had nothing for minutes."""
     rounds, inside = 3, list[int]()
 
     def work(_worker: int) -> None:

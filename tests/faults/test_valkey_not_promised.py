@@ -67,12 +67,9 @@ def votes(store: ValkeyStore) -> bool:
 
 
 @pytest.mark.parametrize("connected", [True, False])
-def test_a_server_that_fails_over_and_back_gives_no_lock_that_it_has_forgotten(
+def test_a_server_that_failed_over_and_back_has_no_vote(
     servers: Servers, store: ValkeyStore, connected: bool
 ) -> None:
-    """Neither to who connects then, nor by a connection from before: its `run_id` stays the same,
-    and what says which process the data is of has come back from the other server, with the data.
-    """
     server, other = servers.all
     unlock(store, take(store)[0])
     run_id = server.command("INFO", "server")["run_id"]
@@ -92,10 +89,9 @@ def test_a_server_that_fails_over_and_back_gives_no_lock_that_it_has_forgotten(
         assert any("may have forgotten" in why for why in another.votes().values()), uuid
 
 
-def test_what_was_its_past_is_noted_so_that_it_waits_once(
+def test_each_former_replication_id_causes_one_quarantine(
     servers: Servers, store: ValkeyStore
 ) -> None:
-    """And each time that it has another one."""
     server, other = servers.all
     take(store, holder(**NEVER))
     for _ in range(2):
@@ -111,10 +107,7 @@ def test_what_was_its_past_is_noted_so_that_it_waits_once(
             assert (voter.kept, voter.waits) == (True, 0)
 
 
-def test_a_replica_has_no_vote_and_who_asks_goes_on_asking(
-    servers: Servers, store: ValkeyStore
-) -> None:
-    """As it may be promoted: that is no error that is final."""
+def test_a_replica_has_no_vote_and_is_retried(servers: Servers, store: ValkeyStore) -> None:
     server, other = servers.all
     uuid, _ = take(store)
     follow(server, other)
@@ -143,8 +136,7 @@ def test_a_backup_and_a_first_replica_cost_no_vote(
         assert not any(another.votes().values())
 
 
-def test_a_server_that_does_not_tell_its_process_gives_no_lock(servers: Servers) -> None:
-    """Else nobody would notice that it was restarted."""
+def test_a_server_without_a_run_id_has_no_vote(servers: Servers) -> None:
     with Relay(servers.all[0].endpoint) as relay:
         relay.change = lambda said: re.sub(rb"run_id:", rb"run_xx:", said)
         location = ValkeyLocation((relay.endpoint,), servers.root)
@@ -199,7 +191,7 @@ def clocked(tmp_path: Path) -> Iterator[tuple[Servers, Clock]]:
         server.stop()
 
 
-def test_a_clock_that_jumps_ahead_ends_the_wait(clocked: tuple[Servers, Clock]) -> None:
+def test_a_clock_jump_ends_the_quarantine(clocked: tuple[Servers, Clock]) -> None:
     servers, clock = clocked
     with servers.store(vouched=False) as store:
         assert not votes(store)
@@ -207,10 +199,9 @@ def test_a_clock_that_jumps_ahead_ends_the_wait(clocked: tuple[Servers, Clock]) 
         assert votes(store)
 
 
-def test_a_clock_that_was_ahead_and_came_back_makes_the_wait_no_longer(
+def test_a_clock_set_back_does_not_prolong_the_quarantine(
     clocked: tuple[Servers, Clock],
 ) -> None:
-    """Also for who has a connection from before."""
     servers, clock = clocked
     clock.move(100 * 86400.0)
     with servers.store(vouched=False) as store:
@@ -221,10 +212,9 @@ def test_a_clock_that_was_ahead_and_came_back_makes_the_wait_no_longer(
         assert 0 < voter.waits < 3700.0
 
 
-def test_a_clock_that_was_ahead_as_a_lock_was_taken_keeps_it_no_longer(
+def test_a_clock_set_back_does_not_prolong_a_lock(
     clocked: tuple[Servers, Clock],
 ) -> None:
-    """With `expire=1`: a waiter has the time of a dead holder's lock begin again."""
     servers, clock = clocked
     clock.move(300.0)
     with servers.store(expire=True) as store:
@@ -234,8 +224,7 @@ def test_a_clock_that_was_ahead_as_a_lock_was_taken_keeps_it_no_longer(
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_backup_that_is_put_back(one: Servers, tmp_path: Path, kept: bool) -> None:
-    """Gives the lock again where somebody vouches that the server keeps all; else it waits."""
+def test_a_restored_backup(one: Servers, tmp_path: Path, kept: bool) -> None:
     server = one.all[0]
     with one.store() as store:
         store.vouch_kept(kept=kept)
@@ -253,10 +242,7 @@ def test_a_backup_that_is_put_back(one: Servers, tmp_path: Path, kept: bool) -> 
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_disk_that_has_lost_its_last_writes_is_started_with_what_is_left(
-    one: Servers, kept: bool
-) -> None:
-    """And gives the lock again where somebody vouches that the server keeps all; else it waits."""
+def test_a_server_that_lost_its_last_writes(one: Servers, kept: bool) -> None:
     server = one.all[0]
     with one.store() as store:
         store.vouch_kept(kept=kept)
@@ -271,8 +257,7 @@ def test_a_disk_that_has_lost_its_last_writes_is_started_with_what_is_left(
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_a_past_that_is_told_no_more(tmp_path: Path, asked: bool) -> None:
-    """Is missed only by who did not ask for as long as it was told (`repl-backlog-ttl`)."""
+def test_a_replication_id_that_is_no_longer_reported(tmp_path: Path, asked: bool) -> None:
     with running(tmp_path, 2, options=(*QUICK, "--repl-backlog-ttl", "2")) as two:
         server, other = two.all
         with Servers([server]).store() as store:
@@ -289,8 +274,7 @@ def test_a_past_that_is_told_no_more(tmp_path: Path, asked: bool) -> None:
                 assert votes(another) != asked
 
 
-def test_a_clock_that_jumps_ends_no_lock(clocked: tuple[Servers, Clock]) -> None:
-    """None expires for a day after its time, and an hour does not matter."""
+def test_a_clock_jump_ends_no_lock(clocked: tuple[Servers, Clock]) -> None:
     servers, clock = clocked
     with servers.store() as store:
         uuid, _ = take(store, holder(auto_unlock_after=600.0))

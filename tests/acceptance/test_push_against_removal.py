@@ -73,7 +73,7 @@ class PushedInTime(MemoryStore):
 
 
 @pytest.mark.promise(number=2)
-def test_an_unlocker_removes_only_what_it_saw_silent() -> None:
+def test_a_push_before_the_removal_wins() -> None:
     store = PushedInTime()
     store.take("x", held_for=0, alert=0.1, unlock=0.3)
     unlocker = Unlocker(store, max_removals=None)
@@ -84,8 +84,7 @@ def test_an_unlocker_removes_only_what_it_saw_silent() -> None:
     unlocker.stop()
 
 
-def test_a_stamp_that_a_hand_moved_decides_nothing() -> None:
-    """Of a lock of four plain keys, also where a store writes both stamps at one revision."""
+def test_a_stamp_moved_by_hand_causes_no_removal() -> None:
     with Board() as board:
         for apart in (60, 3600):
             alert_at = time.time() + 300

@@ -17,8 +17,7 @@ POLLED = 24
 """Held locks of which no poll is answered before the last one has come."""
 
 
-def test_a_crowd_costs_no_other_lock(server: BucketServer, store: ServiceStore) -> None:
-    """Who holds one pushes and releases in time, and who wants a free one has it."""
+def test_many_waiters_delay_no_other_lock(server: BucketServer, store: ServiceStore) -> None:
     server.fault("", 429, part="locks/hot", times=1e9)
 
     async def want() -> None:

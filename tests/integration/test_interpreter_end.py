@@ -287,9 +287,7 @@ alone. The child of a fork has inherited what its parent wanted done at the end,
 
 
 @pytest.mark.parametrize("how", LAST_WORDS)
-def test_what_a_program_holds_at_its_end_is_released_or_named(
-    how: str, server: Etcd, root: str
-) -> None:
+def test_locks_held_at_the_end_are_released_or_named(how: str, server: Etcd, root: str) -> None:
     script, etcd, says, free = LAST_WORDS[how]
     settings = Settings(endpoints=(server.endpoint,), root=root)
     program = Program(State(script), settings)

@@ -18,7 +18,7 @@ from tests.support.locks import has
 from tests.support.processes import Figure, tell, wait_until
 from tests.support.soak import soaking
 
-WORKER = Path(__file__).with_name("line_worker.py")
+WORKER = Path(__file__).with_name("waiting_worker.py")
 KILLED, INTERRUPTED, TIMED_OUT = 3, 5, 7
 """By the last digit of a waiter's number: every tenth each."""
 NAME = "deploy/prod"
