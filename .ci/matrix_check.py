@@ -16,7 +16,7 @@ from collections.abc import Callable
 import lockclient
 from lockclient import ClusterMutex, LockLost, LockNotHeld, Removal, Settings
 from lockclient.model.clocks import Deadline
-from lockclient.stores.requests import Remove
+from lockclient.stores.request_types import Remove
 
 with_etcd3 = "--with-etcd3" in sys.argv
 if with_etcd3:
@@ -49,7 +49,7 @@ def wait_until(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.01)
 
 
-def contend(store: lockclient.stores.protocol.MutexStore) -> None:
+def contend(store: lockclient.stores.mutex_store.MutexStore) -> None:
     """Take, wait in line, be alive, release, have it after the other."""
     first, second = ClusterMutex("x", store=store), ClusterMutex("x", store=store, timeout=30)
     expect(first.acquire(), "a free lock is had")
@@ -69,7 +69,7 @@ def contend(store: lockclient.stores.protocol.MutexStore) -> None:
     expect(first.holder() is None, "it is free in the end")
 
 
-def lose(store: lockclient.stores.protocol.MutexStore) -> None:
+def lose(store: lockclient.stores.mutex_store.MutexStore) -> None:
     """Be told of a loss, by the watch and by `alive()`."""
     lost: list[LockLost] = []
     mutex = ClusterMutex("x", store=store, on_lost=lost.append)
@@ -85,7 +85,7 @@ def lose(store: lockclient.stores.protocol.MutexStore) -> None:
     expect_error(LockLost, mutex.release)
 
 
-def fork(store: lockclient.stores.protocol.MutexStore) -> None:
+def fork(store: lockclient.stores.mutex_store.MutexStore) -> None:
     """A child holds nothing and takes locks of its own."""
     with ClusterMutex("x", store=store) as held:
         with warnings.catch_warnings():

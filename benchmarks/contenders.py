@@ -16,7 +16,7 @@ from benchmarks.floor import Floor, Wire
 from benchmarks.samples import in_turns, timed
 from benchmarks.servers import Missing, Servers, module
 from lockclient import ClusterMutex, Settings, open_store
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 
 TTL = 60
 """Seconds after which the peers' locks expire: long enough that none does while it is measured."""

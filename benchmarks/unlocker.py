@@ -16,7 +16,7 @@ from benchmarks.population import LASTING, ROOT, Times
 from benchmarks.samples import summary, timed
 from benchmarks.servers import Servers, Service, cpu_seconds
 from lockclient.model.clocks import Deadline
-from lockclient.stores.service_protocol import Batch
+from lockclient.stores.service_store import Batch
 from tests.support.processes import wait_until
 
 RATE = 500

@@ -23,7 +23,7 @@ from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
 from lockclient.model.version import __version__
 from lockclient.mutex import ClusterMutex, HeldLock
-from lockclient.stores.protocol import Guard
+from lockclient.stores.mutex_store import Guard
 from lockclient.stores.settings import Settings
 
 if TYPE_CHECKING:

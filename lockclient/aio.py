@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast
 
 from lockclient.acquisition.base_mutex import BaseMutex, Named, held_by, reading, require_queue
 from lockclient.acquisition.decorator import holding_async
-from lockclient.acquisition.driver import NextEvent, Result, Steps
 from lockclient.acquisition.heartbeat_and_loss import Holding
 from lockclient.acquisition.held_lock import BaseHeldLock, Block, OnLost
-from lockclient.acquisition.ownership import (
+from lockclient.acquisition.shared_mutex import (
     CallerLocks,
     caller_locks,
     for_on_lost,
     task_actor,
     this_thread,
 )
+from lockclient.acquisition.thread_driver import NextEvent, Result, Steps
 from lockclient.acquisition.with_statement import LEFT, Exit, Statement, entering
 from lockclient.default_store import defaults
 from lockclient.errors import ClusterMutexError, LockLost
@@ -34,8 +34,8 @@ from lockclient.model.backtrace import capture
 from lockclient.model.clocks import Duration, require_timeout
 from lockclient.model.holder import Holder
 from lockclient.model.ticket import Ticket
+from lockclient.stores.mutex_store import AsyncMutexStore, MutexStore, WatchEvent
 from lockclient.stores.outcomes import Outcome
-from lockclient.stores.protocol import AsyncMutexStore, MutexStore, WatchEvent
 from lockclient.threads import scheduler
 from lockclient.threads.reentry import AwaitInside
 

@@ -16,8 +16,8 @@ from lockclient.threads.log_queue import get_logger
 
 if TYPE_CHECKING:
     from lockclient.instruments.event_delivery import About, Instrument, Observer
-    from lockclient.stores.protocol import MutexStore
-    from lockclient.stores.service_protocol import ServiceStore
+    from lockclient.stores.mutex_store import MutexStore
+    from lockclient.stores.service_store import ServiceStore
 
 
 class Defaults:

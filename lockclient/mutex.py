@@ -9,15 +9,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 from lockclient.acquisition.base_mutex import BaseMutex, Named, held_by, reading, require_queue
-from lockclient.acquisition.driver import Steps, ThreadInbox, drive
 from lockclient.acquisition.held_lock import BaseHeldLock, OnLost
-from lockclient.acquisition.ownership import caller_locks, for_on_lost
+from lockclient.acquisition.shared_mutex import caller_locks, for_on_lost
+from lockclient.acquisition.thread_driver import Steps, ThreadInbox, drive
 from lockclient.acquisition.with_statement import LEFT, Exit, Statement, entering
 from lockclient.errors import ClusterMutexError, LockLost, LockNotHeld, StoreUnavailable
 from lockclient.model.clocks import Duration, require_timeout
 from lockclient.model.holder import Holder
 from lockclient.model.ticket import Ticket
-from lockclient.stores.protocol import MutexStore
+from lockclient.stores.mutex_store import MutexStore
 from lockclient.threads import scheduler
 from lockclient.threads.reentry import is_inside, is_own_thread, own_thread_error
 

@@ -19,11 +19,11 @@ from lockclient.model.clocks import monotonic
 from lockclient.overview.table import Table
 from lockclient.service.http_server import HttpServer
 from lockclient.service.metrics import ComputedCollector
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
+from mutexdash.data.data_age import Probe
 from mutexdash.data.history import History
 from mutexdash.data.live import Live
 from mutexdash.data.query import BadParameter
-from mutexdash.data.staleness import Probe
 from mutexdash.data.waits import WaiterPoller
 from mutexdash.markup.cluster_label import ClusterLabel
 from mutexdash.security import guard

@@ -1,8 +1,8 @@
 """The alert and removal times of all locks, in memory. No I/O, no clock is read.
 
-A heap of (time, lock name) with lazy updates: a heartbeat changes the lock's verdict, but not its
+A heap of (time, lock name) with lazy updates: a heartbeat changes the lock's times, but not its
 heap entry. When a sweep pops an outdated entry, it pushes the lock again with its current time. So
-a heartbeat costs one verdict, and a sweep pops only entries whose time has come.
+a heartbeat costs one computation, and a sweep pops only entries whose time has come.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from lockclient.model.auto_unlock import NEVER, ClockCheck
 from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, STATES, UNDECIDED, Holder
-from lockclient.model.silence import NEVER, ClockCheck
 from lockclient.overview.rows import Row, Transition, went_back
-from unlocker.policy import Verdict, judge
+from unlocker.alert_and_removal_times import DueTimes, due_times
 
 _MAX_STALE_ENTRIES = 1000
 """Stale heap entries, beyond one for each lock, before they are cleared."""
@@ -27,8 +27,8 @@ CARRIED_OVER_AFTER_S = 60.0
 
 
 @dataclass(slots=True, eq=False)
-class JudgedLock:
-    """One lock and the verdict about it; each verdict after a change is a new object.
+class TimedLock:
+    """One lock and its due times; each change of the lock makes a new object.
 
     Attributes:
         state: one of `STATES`.
@@ -36,7 +36,7 @@ class JudgedLock:
     """
 
     row: Row
-    verdict: Verdict
+    times: DueTimes
     state: str
     alerted: bool = False
 
@@ -45,13 +45,13 @@ class JudgedLock:
         """The moment of the alert, or after the alert that of the removal."""
         if self.state == OVERDUE:
             return NEVER
-        return self.verdict.due if self.alerted else self.alert_moment
+        return self.times.due if self.alerted else self.alert_moment
 
     @property
     def alert_moment(self) -> float:
         """The moment of the alert; never after the removal, whatever the stamps are."""
-        alert = self.verdict.alert
-        return min(self.verdict.due, NEVER if alert is None else alert)
+        alert = self.times.alert
+        return min(self.times.due, NEVER if alert is None else alert)
 
 
 PAST_ALERT = (ALERT, UNDECIDED, OVERDUE)
@@ -66,15 +66,15 @@ class PastAlert(NamedTuple):
         unlisted: the number of the others, by state.
     """
 
-    listed: list[JudgedLock]
+    listed: list[TimedLock]
     unlisted: Mapping[str, int]
 
 
 class DueLocks(NamedTuple):
     """The locks that went past their alert, and those to remove."""
 
-    alerts: list[JudgedLock]
-    due: list[JudgedLock]
+    alerts: list[TimedLock]
+    due: list[TimedLock]
 
 
 class Deadlines:
@@ -83,7 +83,7 @@ class Deadlines:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._check: ClockCheck | None = None
-        self._items: dict[str, JudgedLock] = {}
+        self._items: dict[str, TimedLock] = {}
         self._undecided: set[str] = set()  # the next clock check may decide about these
         self._by_clock: set[str] = set()  # each clock check decides again when these are due
         self._alerted: set[str] = set()
@@ -151,7 +151,7 @@ class Deadlines:
                         self._push(name, item)
         return False
 
-    def is_current(self, item: JudgedLock) -> bool:
+    def is_current(self, item: TimedLock) -> bool:
         """Return whether the lock is unchanged since `pop_due` returned this item."""
         return self._items.get(item.row.holder.name) is item
 
@@ -194,10 +194,10 @@ class Deadlines:
             failing: names of locks whose removal was tried and failed.
         """
 
-        def urgency(item: JudgedLock) -> tuple[int, float]:
+        def urgency(item: TimedLock) -> tuple[int, float]:
             if item.state == OVERDUE:
                 return item.row.holder.name not in failing, item.alert_moment
-            return 2 + (item.verdict.due != NEVER), item.alert_moment
+            return 2 + (item.times.due != NEVER), item.alert_moment
 
         with self._lock:
             alerted = [self._items[name] for name in self._alerted]
@@ -214,17 +214,17 @@ class Deadlines:
         new item replaces it, so `is_current` becomes false and it is not removed.
         """
         item = self._items[name]
-        verdict = judge(item.row, check)
+        times = due_times(item.row, check)
         if item.state != OVERDUE:
-            unsure = verdict.alert is None or verdict.guessed
-            alert = item.verdict.alert if unsure else verdict.alert
-            item.verdict = Verdict(alert, verdict.due)
+            unsure = times.alert is None or times.guessed
+            alert = item.times.alert if unsure else times.alert
+            item.times = DueTimes(alert, times.due)
             self._push(name, item)
-        elif verdict.due > check.now.monotonic:
+        elif times.due > check.now.monotonic:
             self._drop(name)
             self._put(name, item.row, item)
 
-    def _drop(self, name: str) -> JudgedLock | None:
+    def _drop(self, name: str) -> TimedLock | None:
         item = self._items.pop(name, None)
         for names in (
             self._undecided,
@@ -237,19 +237,19 @@ class Deadlines:
             names.discard(name)
         return item
 
-    def _put(self, name: str, row: Row, before: JudgedLock | None) -> None:
-        verdict = judge(row, self._check)
-        item = JudgedLock(row, verdict, _state(row.holder))
+    def _put(self, name: str, row: Row, before: TimedLock | None) -> None:
+        times = due_times(row, self._check)
+        item = TimedLock(row, times, _state(row.holder))
         if before is not None and item.state != BROKEN and _still_past_alert(before, row):
             self._mark_alerted(name, item)  # people know already
         self._items[name] = item
         stamp = row.holder.auto_unlock_at
-        if row.found and verdict.due != NEVER and stamp is not None:
+        if row.found and times.due != NEVER and stamp is not None:
             self._found.add(name)
             heapq.heappush(self._stamps, (stamp, name))
         if row.holder.by_distance:
             self._by_clock.add(name)
-        if verdict.alert is None or verdict.guessed:
+        if times.alert is None or times.guessed:
             self._undecided.add(name)
             asked = self._check is not None and self._check.now.monotonic >= row.seen_at
             self._needs_clock_check |= not asked
@@ -270,13 +270,13 @@ class Deadlines:
             progress.due.append(item)
         self._push(name, item)
 
-    def _mark_alerted(self, name: str, item: JudgedLock) -> None:
+    def _mark_alerted(self, name: str, item: TimedLock) -> None:
         item.alerted = True
         self._alerted.add(name)
         if item.state == OK:
             item.state = ALERT
 
-    def _push(self, name: str, item: JudgedLock) -> None:
+    def _push(self, name: str, item: TimedLock) -> None:
         if item.state in self._by_state:
             self._by_state[item.state].add(name)
         moment = item.next_moment
@@ -301,7 +301,7 @@ def _state(holder: Holder) -> str:
     return UNDECIDED if holder.undecided() else OK
 
 
-def _still_past_alert(before: JudgedLock, row: Row) -> bool:
+def _still_past_alert(before: TimedLock, row: Row) -> bool:
     """Return whether a lock is still past the alert that people were notified of.
 
     A restore may put a lock back to an earlier heartbeat; that is no new alert.

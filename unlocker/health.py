@@ -13,13 +13,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from lockclient.errors import ClusterMutexError, StoreFull, StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
-from lockclient.overview.freshness import Freshness
+from lockclient.overview.silent_watch import Freshness
 from lockclient.overview.table import Table
 from lockclient.service.metrics import votes_gauge
 from lockclient.service.outage import Outage
 from lockclient.service.supervision import LIMIT
-from lockclient.stores.diagnosis_protocol import too_few
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.findings import too_few
+from lockclient.stores.service_store import ServiceStore
 from lockclient.text.durations import duration
 from unlocker.metrics.counters import Metrics
 from unlocker.periodic_tasks import Jobs

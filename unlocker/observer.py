@@ -13,7 +13,7 @@ from lockclient.overview.rows import Row, Transition
 from lockclient.overview.table import Table
 from lockclient.service.logging_setup import log_fields
 from lockclient.text.escaping import plain, shown_name
-from unlocker.deadlines import JudgedLock
+from unlocker.deadlines import TimedLock
 from unlocker.metrics.counters import REMOVAL_KINDS, Metrics
 from unlocker.notifications.event_messages import (
     AUTO_UNLOCKED,
@@ -47,7 +47,7 @@ class Observer:
     metrics: Metrics
     notifier: Notifier
 
-    def on_alert(self, item: JudgedLock) -> None:
+    def on_alert(self, item: TimedLock) -> None:
         """Count, log and notify that a lock went past its alert."""
         self.metrics.alerts.inc()
         holder = item.row.holder

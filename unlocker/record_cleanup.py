@@ -47,7 +47,7 @@ from lockclient.model.removal import removed_at
 from lockclient.model.retention import RECORD_RETENTION_S
 from lockclient.overview.table import Table
 from lockclient.service.outage import Outage
-from lockclient.stores.service_protocol import Change, Kind, ServiceStore
+from lockclient.stores.service_store import Change, Kind, ServiceStore
 
 log = logging.getLogger(__name__)
 

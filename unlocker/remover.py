@@ -11,15 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from lockclient.errors import StoreError, StoreUnavailable
+from lockclient.model.auto_unlock import as_judged, silence_removal
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.removal import Removal
-from lockclient.model.silence import as_judged, silence_removal
 from lockclient.service.logging_setup import log_fields
 from lockclient.stores.outcomes import Done, NotHolder, ReadResult
-from lockclient.stores.requests import Read, Remove
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.request_types import Read, Remove
+from lockclient.stores.service_store import ServiceStore
 from lockclient.text.escaping import shown_name
-from unlocker.deadlines import Deadlines, JudgedLock
+from unlocker.deadlines import Deadlines, TimedLock
 from unlocker.metrics.counters import CHANGED, FAILED, GONE, REMOVED, Metrics
 from unlocker.rate_limit import Key, RateLimit
 
@@ -42,7 +42,7 @@ class Remover:
 
     Attributes:
         store: has the locks.
-        deadlines: tells whether a lock has changed since it was judged.
+        deadlines: tells whether a lock has changed since its times were computed.
         rate_limit: limits removals. It has counted a removal before `deadlines` drops the lock.
         identity: this unlocker's name in the removal records.
         metrics: has the counter of attempts.
@@ -55,12 +55,12 @@ class Remover:
     identity: str
     metrics: Metrics
     ending: threading.Event
-    _pending: deque[JudgedLock] = field(default_factory=deque)
-    _refused: set[JudgedLock] = field(default_factory=set)
-    _unanswered: set[JudgedLock] = field(default_factory=set)  # the request may be in flight
-    _last_removed: JudgedLock | None = None
+    _pending: deque[TimedLock] = field(default_factory=deque)
+    _refused: set[TimedLock] = field(default_factory=set)
+    _unanswered: set[TimedLock] = field(default_factory=set)  # the request may be in flight
+    _last_removed: TimedLock | None = None
 
-    def run(self, due: Iterable[JudgedLock]) -> None:
+    def run(self, due: Iterable[TimedLock]) -> None:
         """Try once to remove each of these locks and of those left from earlier runs.
 
         Raises:
@@ -87,7 +87,7 @@ class Remover:
         """Return the names of locks whose removal was refused and is retried, for any thread."""
         return {item.row.holder.name for item in self._refused.copy()}
 
-    def _work(self, todo: deque[JudgedLock], budget: Deadline) -> bool:
+    def _work(self, todo: deque[TimedLock], budget: Deadline) -> bool:
         """Remove locks until none is left or the rate limit is reached; False: stopped earlier."""
         while todo:
             if budget.expired() or self.ending.is_set():
@@ -108,10 +108,10 @@ class Remover:
                 self._try(item)
         return True
 
-    def _is_settled(self, item: JudgedLock) -> bool:
+    def _is_settled(self, item: TimedLock) -> bool:
         """Return whether the item can be forgotten.
 
-        That is so if the lock has changed since it was judged, and no request about it is
+        That is so if the lock has changed since its times were computed, and no request about it is
         unanswered.
         """
         return not self.deadlines.is_current(item) and item not in self._unanswered
@@ -136,7 +136,7 @@ class Remover:
         self._last_removed = None
         return True
 
-    def _try(self, item: JudgedLock) -> None:
+    def _try(self, item: TimedLock) -> None:
         holder, result = item.row.holder, FAILED
         key: Key = holder.name, holder.uuid
         try:
@@ -166,7 +166,7 @@ class Remover:
             self.rate_limit.count([key])
             self._last_removed = item
 
-    def _remove(self, item: JudgedLock) -> str:
+    def _remove(self, item: TimedLock) -> str:
         row, deadline = item.row, Deadline.after(_REQUEST_TIMEOUT_S)
         name, uuid = row.holder.name, row.holder.uuid
         # The record needs the backtrace, which the table does not keep. The transaction compares

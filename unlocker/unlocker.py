@@ -18,14 +18,14 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from lockclient.errors import ClusterMutexError, StoreUnavailable
 from lockclient.model.announcement import CLOCKS_DIFFER, CLOCKS_UNKNOWN
+from lockclient.model.auto_unlock import ClockCheck
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.model.removal import Removal
-from lockclient.model.silence import ClockCheck
-from lockclient.overview.freshness import Freshness
 from lockclient.overview.rows import Transition
+from lockclient.overview.silent_watch import Freshness
 from lockclient.overview.table import Table
 from lockclient.service.metrics import gauge_by_label
-from lockclient.stores.service_protocol import Kind, ServiceStore
+from lockclient.stores.service_store import Kind, ServiceStore
 from unlocker import record_cleanup
 from unlocker.deadlines import Deadlines
 from unlocker.health import REQUEST_TIMEOUT_S, Health

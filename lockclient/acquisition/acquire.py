@@ -1,6 +1,6 @@
 """One `acquire()` call: sends requests, waits in the queue, withdraws on failure.
 
-A thread (`driver`) or an event loop (`aio`) drives its steps.
+A thread (`thread_driver`) or an event loop (`aio`) drives its steps.
 
 etcd serves a watch that begins at a past revision from a list that it walks every 100 ms. Each
 write to any key advances etcd's revision, so an answer's revision is soon past. So a watch that
@@ -25,16 +25,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from lockclient.acquisition.driver import NextEvent, Steps
 from lockclient.acquisition.heartbeat_and_loss import Holding, held_by_process
 from lockclient.acquisition.leaked_locks import line_of
 from lockclient.acquisition.state_machine import Acquisition, End, Step, Wait
+from lockclient.acquisition.thread_driver import NextEvent, Steps
 from lockclient.acquisition.wait_report import WaitReport
 from lockclient.errors import ClusterMutexError, LockNotHeld, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.stores import timeouts
-from lockclient.stores.protocol import Inbox, MutexStore, Subscription, WatchEvent, WatchTarget
-from lockclient.stores.requests import GetPosition, TakeOrQueue
+from lockclient.stores.mutex_store import Inbox, MutexStore, Subscription, WatchEvent, WatchTarget
+from lockclient.stores.request_types import GetPosition, TakeOrQueue
 from lockclient.threads import scheduler
 from lockclient.threads.log_queue import get_logger, naming
 

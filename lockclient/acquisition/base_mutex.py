@@ -15,11 +15,11 @@ from uuid import uuid4
 
 from lockclient import default_store
 from lockclient.acquisition.acquire import WITHDRAW_ANSWER_S, Attempt
-from lockclient.acquisition.driver import Steps
 from lockclient.acquisition.heartbeat_and_loss import Holding, held_by_process
 from lockclient.acquisition.held_lock import NO_FENCING, NO_GUARD, BaseHeldLock, Block, OnLost
-from lockclient.acquisition.ownership import Acquisitions, CallerLocks, this_thread
+from lockclient.acquisition.shared_mutex import Acquisitions, CallerLocks, this_thread
 from lockclient.acquisition.state_machine import Acquisition
+from lockclient.acquisition.thread_driver import Steps
 from lockclient.default_store import defaults
 from lockclient.errors import ClusterMutexError, LockTimeout, StoreUnavailable
 from lockclient.model.backtrace import calling_line, capture
@@ -45,9 +45,9 @@ from lockclient.model.process_identity import (
 )
 from lockclient.model.version import __version__
 from lockclient.stores import timeouts
+from lockclient.stores.mutex_store import Guard, Inbox, MutexStore
 from lockclient.stores.outcomes import ReadResult
-from lockclient.stores.protocol import Guard, Inbox, MutexStore
-from lockclient.stores.requests import Read
+from lockclient.stores.request_types import Read
 from lockclient.threads.log_queue import get_logger
 from lockclient.threads.reentry import is_inside, is_own_thread, own_thread_error
 

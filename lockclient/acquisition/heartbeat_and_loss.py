@@ -11,14 +11,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 from weakref import ref
 
-from lockclient.acquisition.driver import Steps, drive
 from lockclient.acquisition.state_machine import Acquisition
+from lockclient.acquisition.thread_driver import Steps, drive
 from lockclient.errors import ClusterMutexError, LockLost, StoreClosed, StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.stores import timeouts
+from lockclient.stores.mutex_store import MutexStore, Subscription, WatchEvent, WatchTarget
 from lockclient.stores.outcomes import NotHolder, ReadResult
-from lockclient.stores.protocol import MutexStore, Subscription, WatchEvent, WatchTarget
-from lockclient.stores.requests import Read
+from lockclient.stores.request_types import Read
 from lockclient.threads import log_queue, scheduler
 from lockclient.threads.log_queue import get_logger, naming
 from lockclient.threads.pool import WorkerPool

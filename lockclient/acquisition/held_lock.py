@@ -22,7 +22,7 @@ from lockclient.threads.log_queue import get_logger, naming
 if TYPE_CHECKING:
     from lockclient.acquisition.heartbeat_and_loss import Holding
     from lockclient.model.holder import Holder
-    from lockclient.stores.protocol import Guard, MutexStore
+    from lockclient.stores.mutex_store import Guard, MutexStore
 
 log = get_logger(__name__)
 

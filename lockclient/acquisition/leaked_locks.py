@@ -11,8 +11,8 @@ from contextlib import suppress
 from functools import partial
 
 from lockclient.acquisition import heartbeat_and_loss as held_locks
-from lockclient.acquisition.driver import drive
 from lockclient.acquisition.heartbeat_and_loss import Holding
+from lockclient.acquisition.thread_driver import drive
 from lockclient.errors import ClusterMutexError
 from lockclient.model.backtrace import innermost
 from lockclient.model.clocks import Deadline

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 
-from lockclient.acquisition.ownership import newest_held
+from lockclient.acquisition.shared_mutex import newest_held
 
 _HOSTNAME = socket.gethostname()
 

@@ -45,6 +45,7 @@ from lockclient.model.clocks import Now, Runtime
 from lockclient.model.holder import Holder
 from lockclient.model.process_identity import provably_runs
 from lockclient.model.ticket import Ticket
+from lockclient.stores.mutex_store import WatchEvent, WatchTarget
 from lockclient.stores.outcomes import (
     Conflict,
     Done,
@@ -56,8 +57,7 @@ from lockclient.stores.outcomes import (
     Refused,
     Taken,
 )
-from lockclient.stores.protocol import WatchEvent, WatchTarget
-from lockclient.stores.requests import (
+from lockclient.stores.request_types import (
     Claim,
     Delivery,
     GetPosition,

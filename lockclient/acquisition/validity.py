@@ -15,9 +15,9 @@ from lockclient.errors import LockLost
 from lockclient.model.clocks import Now, Runtime
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
+from lockclient.stores.mutex_store import WatchEvent
 from lockclient.stores.outcomes import Conflict, Done, NotHolder, Outcome, ReadResult
-from lockclient.stores.protocol import WatchEvent
-from lockclient.stores.requests import Delivery, Push, Unlock
+from lockclient.stores.request_types import Delivery, Push, Unlock
 from lockclient.text.durations import period
 
 

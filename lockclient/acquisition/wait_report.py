@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 
-from lockclient.acquisition.driver import Steps
+from lockclient.acquisition.thread_driver import Steps
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.outcomes import ReadResult
-from lockclient.stores.requests import Read
+from lockclient.stores.request_types import Read
 from lockclient.text.durations import period
 from lockclient.threads.log_queue import get_logger
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, UNDECIDED
-from lockclient.overview.verdict import DEADLOCK, HELD_TOO_LONG
+from lockclient.overview.lock_status import DEADLOCK, HELD_TOO_LONG
 from lockclient.text.escaping import ascii_json
 
 MAX_NAMES_SHOWN = 5

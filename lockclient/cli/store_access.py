@@ -10,7 +10,7 @@ from lockclient.default_store import open_store
 from lockclient.model.clocks import Deadline
 
 if TYPE_CHECKING:
-    from lockclient.stores.service_protocol import ServiceStore
+    from lockclient.stores.service_store import ServiceStore
     from lockclient.stores.settings import Settings
 
 ANSWER_TIMEOUT_S = 5.0

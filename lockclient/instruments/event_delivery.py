@@ -21,13 +21,13 @@ from lockclient.errors import ClusterMutexError, LockLost, StoreUnavailable
 from lockclient.instruments.events import Acquired, Event, GaveUp, Lost, Released, Requested
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.fields import require_labels
-from lockclient.stores.requests import Request
+from lockclient.stores.request_types import Request
 from lockclient.threads.at_exit import Order, calls
 from lockclient.threads.log_queue import AT_EXIT_S, CallQueue, get_logger
 
 if TYPE_CHECKING:
+    from lockclient.stores.mutex_store import AsyncMutexStore, MutexStore
     from lockclient.stores.outcomes import Outcome
-    from lockclient.stores.protocol import AsyncMutexStore, MutexStore
 
 log = get_logger(__name__)
 

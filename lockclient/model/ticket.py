@@ -8,11 +8,6 @@ from typing import Any, Final
 from lockclient.model.backtrace import FRAME_BYTES
 from lockclient.model.fields import COUNT, TEXT, TIME, json_facts, size_of, to_json
 
-TICKET_TTL_S = 10
-"""Seconds after the last `MutexStore.extend_tickets` at which tickets expire."""
-TICKET_RENEWAL_S = TICKET_TTL_S / 4
-"""Seconds between two renewals."""
-
 
 @dataclass(frozen=True, slots=True)
 class Ticket:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from lockclient.stores.service_protocol import Batch
+from lockclient.stores.service_store import Batch
 
 ROOM = 16 * 1024 * 1024
 """Bytes of values; one batch may exceed it."""

@@ -47,7 +47,7 @@ def _queue(waiters: int | None, lock: Listed, wall: float) -> str:
     return f"{waiters}" if since is None else f"{waiters} · {roughly(wall - since)}"
 
 
-STATE: Final = CellKind("state", lambda _, lock, __: lock.standing.verdict)
+STATE: Final = CellKind("state", lambda _, lock, __: lock.status.verdict)
 NAME: Final = CellKind("name", lambda _, lock, __: shown_name(lock.holder.name))
 PROCESS: Final = CellKind("process", _process)
 PROSE: Final = CellKind("prose", lambda text, _, __: text or "")

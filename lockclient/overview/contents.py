@@ -12,7 +12,7 @@ from lockclient.model.clocks import monotonic
 from lockclient.model.holder import SUBKEYS, Found
 from lockclient.model.removal import Removal, removed_at
 from lockclient.overview.rows import Row, remembering, updated, went_back
-from lockclient.stores.service_protocol import Batch, Change
+from lockclient.stores.service_store import Batch, Change
 
 _MAX_UNLOCKERS = 1000
 _MAX_ANNOUNCEMENT_BYTES = 2000

@@ -11,8 +11,8 @@ from lockclient.model.fields import writable
 from lockclient.model.holder import Holder
 from lockclient.model.removal import FORCE_UNLOCK, Removal
 from lockclient.stores.outcomes import Done, NotHolder, ReadResult
-from lockclient.stores.requests import Read, Remove
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.request_types import Read, Remove
+from lockclient.stores.service_store import ServiceStore
 
 
 class Changed(Exception):

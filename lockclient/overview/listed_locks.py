@@ -12,10 +12,10 @@ from lockclient.model.holder import BROKEN, OK, OVERDUE, UNDECIDED, Holder
 from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK
 from lockclient.model.ticket import Ticket
 from lockclient.overview.lock_presentation import unlocks_at
+from lockclient.overview.lock_status import DEADLOCK, LockStatus, status_of
 from lockclient.overview.rows import Row
 from lockclient.overview.search import searchable
 from lockclient.overview.table import Table
-from lockclient.overview.verdict import DEADLOCK, Standing, standing
 
 RELEASED: Final = "released"
 
@@ -66,12 +66,12 @@ class Listed(NamedTuple):
         deadlock: `Deadlock.seen_from` this lock; empty: it is in none.
         urgency: the sort key, least for the most urgent lock; no two rows of a list have the same.
         text: what a word without a field is searched for in.
-        until: the time (Unix seconds) up to which `standing` stays right if nothing is written.
+        until: the time (Unix seconds) up to which `status` stays right if nothing is written.
         ended: None while the lock is held.
     """
 
     holder: Holder
-    standing: Standing
+    status: LockStatus
     waiters: int | None
     head: Ticket | None
     deadlock: tuple[str, ...]
@@ -91,11 +91,11 @@ class Listed(NamedTuple):
         ended: Ended | None = None,
     ) -> Listed:
         """Return the row of a lock that is judged at a wall-clock time."""
-        stands = standing(holder, wall, deadlock=bool(deadlock))
-        order = urgency(holder, stands, waiters or 0, head)
+        status = status_of(holder, wall, deadlock=bool(deadlock))
+        order = urgency(holder, status, waiters or 0, head)
         stamps = (holder.alert_at, holder.auto_unlock_at, holder.too_long_at)
         until = min((stamp for stamp in stamps if stamp is not None and stamp >= wall), default=inf)
-        return cls(holder, stands, waiters, head, deadlock, order, searchable(holder), until, ended)
+        return cls(holder, status, waiters, head, deadlock, order, searchable(holder), until, ended)
 
     @property
     def key(self) -> str:
@@ -109,7 +109,7 @@ class Listed(NamedTuple):
 
 
 def urgency(
-    holder: Holder, standing: Standing, waiters: int, head: Ticket | None = None
+    holder: Holder, status: LockStatus, waiters: int, head: Ticket | None = None
 ) -> Urgency:
     """Return the sort key, the most urgent lock first: overdue ones first, healthy ones last.
 
@@ -119,13 +119,13 @@ def urgency(
     """
     due = unlocks_at(holder)
     left = inf if due is None else due
-    verdict = standing.verdict
+    verdict = status.verdict
     if verdict == OK:
         return *HEALTHY, 0, 0, inf, left, holder.name
     silent = holder.alert_at if due is None and holder.alert_at is not None else left
     freed = _FOR_A_PERSON.get(verdict, _NEVER_REMOVED if due is None else _REMOVED_LATER)
     oldest = inf if head is None else head.revision
-    return int(standing.state != OVERDUE), -waiters, freed, oldest, silent, holder.name
+    return int(status.state != OVERDUE), -waiters, freed, oldest, silent, holder.name
 
 
 def lister(

@@ -11,7 +11,7 @@ from lockclient.model.holder import FACTS, STATES, Holder
 from lockclient.model.removal import REMOVAL_FACTS, Removal
 from lockclient.model.ticket import Ticket
 from lockclient.overview.listed_locks import Listed
-from lockclient.overview.verdict import Standing
+from lockclient.overview.lock_status import LockStatus
 
 _NOW: Final = (
     Fact("state", TEXT, KNOWN, "", f"One of {', '.join(STATES)}.", optional=False),
@@ -49,15 +49,15 @@ UNLISTED: Final = tuple(fact for fact in _PUBLIC if not fact.listed)
 
 
 def lock_facts(
-    holder: Holder, standing: Standing, waiters: int | None, deadlock: Sequence[str] = ()
+    holder: Holder, status: LockStatus, waiters: int | None, deadlock: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Return a lock for JSON as a list has it; `deadlock` is `Deadlock.seen_from`."""
     now = {
-        "state": standing.state,
+        "state": status.state,
         "undecided": holder.undecided() or None,
         "waiters": waiters,
         "deadlock": [*deadlock],
-        "held_too_long": standing.held_too_long,
+        "held_too_long": status.held_too_long,
     }
     return _selected(LOCK_FACTS, holder.facts() | now)
 
@@ -76,7 +76,7 @@ def locks_document(
     """Return a list of locks for JSON; `total` is their number on all pages of it."""
     return {
         "locks": [
-            lock_facts(lock.holder, lock.standing, lock.waiters, lock.deadlock) for lock in locks
+            lock_facts(lock.holder, lock.status, lock.waiters, lock.deadlock) for lock in locks
         ],
         "total": total,
         "revision": revision,
@@ -90,12 +90,12 @@ def locks_document(
 
 def whole_lock(
     holder: Holder,
-    standing: Standing,
+    status: LockStatus,
     queue: Sequence[Ticket] | None,
     deadlock: Sequence[str] = (),
 ) -> dict[str, Any]:
     waiters = None if queue is None else len(queue)
-    listed = lock_facts(holder, standing, waiters, deadlock)
+    listed = lock_facts(holder, status, waiters, deadlock)
     rest = _selected(UNLISTED, holder.facts())
     return listed | rest | {"queue": [ticket.facts() for ticket in queue or ()]}
 

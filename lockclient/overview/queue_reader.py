@@ -12,7 +12,7 @@ from lockclient.model.holder import Holder
 from lockclient.model.ticket import Ticket
 from lockclient.overview.contents import NOBODY, QueueLength
 from lockclient.overview.table import Table
-from lockclient.stores.service_protocol import ServiceStore, Tickets
+from lockclient.stores.service_store import ServiceStore, Tickets
 
 MOST: Final = 2000
 """Waiters that are read, besides all those that may be in a deadlock."""

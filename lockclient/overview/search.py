@@ -19,7 +19,7 @@ from typing import Final
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
-from lockclient.overview.verdict import VERDICTS
+from lockclient.overview.lock_status import VERDICTS
 from lockclient.text.escaping import shown_name
 
 _TYPED: Final = re.compile(r'-?(?:\w+:)?"[^"]*"?|\S+')

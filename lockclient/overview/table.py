@@ -36,8 +36,8 @@ from lockclient.overview.bounded_queue import BoundedQueue
 from lockclient.overview.contents import NOBODY, Contents, NewestRemovals, QueueLength
 from lockclient.overview.rows import Row, Transition, differences, updated
 from lockclient.overview.table_troubles import FOLLOWED, READ, Troubles
-from lockclient.stores.protocol import Capabilities
-from lockclient.stores.service_protocol import Batch, Kind, ServiceStore
+from lockclient.stores.mutex_store import Capabilities
+from lockclient.stores.service_store import Batch, Kind, ServiceStore
 from lockclient.text.durations import duration
 from lockclient.threads.log_queue import get_logger
 from lockclient.threads.reentry import mark_thread

@@ -18,7 +18,7 @@ from lockclient.text.durations import parse_duration
 from lockclient.text.escaping import plain, without_secrets
 
 if TYPE_CHECKING:
-    from lockclient.stores.service_protocol import ServiceStore
+    from lockclient.stores.service_store import ServiceStore
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Value = TypeVar("Value")

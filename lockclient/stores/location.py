@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol
 
 from lockclient.errors import StoreError
+from lockclient.stores.password_file import read_password
 from lockclient.text.url import check_endpoint, check_no_user, check_readable, split_url
 
 _OF_LOCKS: Final = {"code", "locks", "queue", "released", "removed", "withdrawn"}
 _OF_SERVICES: Final = {"locks-unlockers", "notifications", "server", "unlockers"}
 FOLDERS: Final = frozenset(_OF_LOCKS | _OF_SERVICES)
 """Segments that follow a root in the keys of any store."""
-MAX_PASSWORD_BYTES: Final = 4096
-"""Bytes of a file with a password."""
 
 
 class Location(Protocol):
@@ -91,7 +89,7 @@ class Servers:
         if self.password is not None and self.password_file is not None:
             raise ValueError(f"Give {variable} or {variable}_FILE, not both.")
         if self.password_file is not None:
-            _read_password(self.password_file)
+            read_password(self.password_file)
         elif self.user is not None and self.password is None:
             raise ValueError(f"A user was given without a password ({variable}).")
 
@@ -120,28 +118,9 @@ class Servers:
         if self.password_file is None:
             return self.password
         try:
-            return _read_password(self.password_file)
+            return read_password(self.password_file)
         except ValueError as error:
             raise StoreError(f"{self.VARIABLES}_PASSWORD_FILE: {error}", passing=True) from None
-
-
-def _read_password(path: str) -> str:
-    """Return a file's content without the end of its line.
-
-    Raises:
-        ValueError: it can't be read, or is no password; the text says why and quotes nothing of it.
-    """
-    try:
-        with Path(path).open("rb") as file:
-            read = file.read(MAX_PASSWORD_BYTES + 1)
-        password = read.decode().rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ValueError(f"The password file {path!r} can't be read: {why}.") from None
-    if not password or len(read) > MAX_PASSWORD_BYTES:
-        fault = "is empty" if not password else f"has more than {MAX_PASSWORD_BYTES} bytes"
-        raise ValueError(f"The password file {path!r} {fault}.")
-    return password
 
 
 def make_texts_exact(location: Any) -> None:

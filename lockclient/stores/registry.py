@@ -20,7 +20,7 @@ from lockclient.text.url import check_no_user, split_url
 
 if TYPE_CHECKING:
     from lockclient.stores.location import Location
-    from lockclient.stores.service_protocol import ServiceStore
+    from lockclient.stores.service_store import ServiceStore
 
 DEFAULT_LOCATION: Final = EtcdLocation()
 """An etcd on this machine."""

@@ -1,4 +1,4 @@
-"""Lock model: the rules of `lockclient.stores.requests` as code without I/O.
+"""Lock model: the rules of `lockclient.stores.request_types` as code without I/O.
 
 It knows nothing of keys and transactions: the state is a set of `Change`s, the past a journal of
 them. A store that can do a request in one step of its own may let it decide.
@@ -16,6 +16,7 @@ from typing import Final
 from lockclient.model.holder import MAX_VALUE_BYTES, SUBKEYS, Found, Holder
 from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
+from lockclient.stores.mutex_store import WatchEvent, WatchTarget
 from lockclient.stores.outcomes import (
     Conflict,
     Done,
@@ -27,8 +28,7 @@ from lockclient.stores.outcomes import (
     Refused,
     Taken,
 )
-from lockclient.stores.protocol import WatchEvent, WatchTarget
-from lockclient.stores.requests import (
+from lockclient.stores.request_types import (
     Claim,
     GetPosition,
     Push,
@@ -41,7 +41,7 @@ from lockclient.stores.requests import (
     Unlock,
     Withdraw,
 )
-from lockclient.stores.service_protocol import Change, Kind, Note
+from lockclient.stores.service_store import Change, Kind, Note
 
 Entry = tuple[Kind, str, str, bytes | None]
 """A write in one place: kind, name and part, as `Change` has them, and the new value."""

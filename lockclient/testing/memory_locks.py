@@ -12,7 +12,7 @@ from lockclient.model.holder import Holder
 from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK, Removal
 from lockclient.mutex import ClusterMutex
 from lockclient.stores.outcomes import Done
-from lockclient.stores.requests import Remove
+from lockclient.stores.request_types import Remove
 from lockclient.testing.memory_store import MemoryStore
 
 

@@ -17,12 +17,12 @@ from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.stores.common.background import Background
 from lockclient.stores.common.store_lifecycle import OpenedStore
-from lockclient.stores.diagnosis_protocol import FINE, Clock, Finding
+from lockclient.stores.findings import FINE, Clock, Finding
 from lockclient.stores.location import UrlLocation
+from lockclient.stores.mutex_store import Capabilities, Guard, WatchEvent, WatchTarget
 from lockclient.stores.outcomes import Outcome
-from lockclient.stores.protocol import Capabilities, Guard, WatchEvent, WatchTarget
-from lockclient.stores.requests import Request, TakeOrQueue, delivery_of
-from lockclient.stores.service_protocol import (
+from lockclient.stores.request_types import Request, TakeOrQueue, delivery_of
+from lockclient.stores.service_store import (
     MAX_NOTE_BYTES,
     Batch,
     Change,

@@ -15,8 +15,8 @@ import pytest
 from lockclient import default_store
 from lockclient.cli.setup.etcd_server import Etcd, find_etcd
 from lockclient.default_store import open_store
-from lockclient.stores.protocol import MutexStore
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.mutex_store import MutexStore
+from lockclient.stores.service_store import ServiceStore
 from lockclient.stores.settings import Settings
 from lockclient.testing.memory_locks import MemoryLocks
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from lockclient.model.holder import OK
 from lockclient.overview.listed_locks import Listed
-from lockclient.overview.verdict import Standing
+from lockclient.overview.lock_status import LockStatus
 from mutexdash.data.query import Page, Query
 from mutexdash.data.waits import Waits
 
@@ -16,24 +16,24 @@ from mutexdash.data.waits import Waits
 class HostRow(NamedTuple):
     """A host, with the number of its locks, of those that are not OK, and of its waiters.
 
-    `worst` is the standing of its most urgent lock; None: it holds none.
+    `worst` is the status of its most urgent lock; None: it holds none.
     """
 
     hostname: str
     held: int
     unhealthy: int
     waiting: int
-    worst: Standing | None
+    worst: LockStatus | None
 
 
 def select_hosts(locks: Iterable[Listed], waits: Waits, query: Query) -> Page:
     """Return a page of the hosts whose names have each word; `locks` has the most urgent first."""
-    held, unhealthy, worst = Counter[str](), Counter[str](), dict[str, Standing]()
+    held, unhealthy, worst = Counter[str](), Counter[str](), dict[str, LockStatus]()
     for lock in locks:
         if (hostname := lock.holder.hostname) is not None:
             held[hostname] += 1
-            unhealthy[hostname] += lock.standing.verdict != OK
-            worst.setdefault(hostname, lock.standing)
+            unhealthy[hostname] += lock.status.verdict != OK
+            worst.setdefault(hostname, lock.status)
     waiting = Counter(wait.ticket.hostname for wait in waits.waits if wait.ticket.hostname)
     words = query.text.casefold().split()
     found = [

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from lockclient.overview.table import Table
 from lockclient.service.supervision import Loop
+from mutexdash.data.data_age import Probe
 from mutexdash.data.history import History
 from mutexdash.data.snapshot import Rows, Snapshot
-from mutexdash.data.staleness import Probe
 from mutexdash.data.waits import NO_WAITS, WaiterPoller
 
 RESTORE_SHOWN_S = 86400.0

@@ -17,11 +17,11 @@ from lockclient.model.deadlocks import Deadlock
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.overview.lock_presentation import removed_from
+from lockclient.overview.lock_status import status_of
 from lockclient.overview.table import Table
-from lockclient.overview.verdict import standing
 from lockclient.stores.outcomes import ReadResult
-from lockclient.stores.requests import Read
-from lockclient.stores.service_protocol import ServiceStore, WaitQueue
+from lockclient.stores.request_types import Read
+from lockclient.stores.service_store import ServiceStore, WaitQueue
 from mutexdash.data.live import DatedSnapshot
 
 MAX_WAITERS = 100
@@ -76,9 +76,9 @@ def known(name: str, dated: DatedSnapshot, table: Table) -> Detail:
     by_clock = holder is not None and not holder.broken() and holder.expected_runtime is None
     clocks = clock_troubles(snapshot.unlockers.values()) if by_clock else ""
     # Nothing of other locks is in `shown`: on a busy cluster, viewers of a quiet lock get 304.
-    stands = standing(holder, dated.judged_at, deadlock=deadlock is not None) if holder else None
+    status = status_of(holder, dated.judged_at, deadlock=deadlock is not None) if holder else None
     earliest = removed_from(holder, snapshot.unlockers.values()) if holder else None
-    shown = holder, stands, line, removal, clocks, deadlock, earliest
+    shown = holder, status, line, removal, clocks, deadlock, earliest
     facts: dict[str, Any] = {"deadlock": deadlock, "clocks": clocks, "removed_from": earliest}
     return Detail(name, holder, WaitQueue(line.waiting), removal, shown, **facts)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from lockclient.overview.columns import SORTS
+from lockclient.overview.lock_status import VERDICTS
 from lockclient.overview.search import Search
-from lockclient.overview.verdict import VERDICTS
 
 PER_PAGE: Final = 100
 MAX_PER_PAGE: Final = 1000

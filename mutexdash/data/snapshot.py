@@ -138,7 +138,7 @@ class Snapshot:
         locks = rows.update(waits, wall)
         # The most urgent come first: those behind the last one that is not well are `ok` alone.
         unwell = bisect_left(locks, HEALTHY, key=_urgency_of)
-        counts = Counter(word for lock in locks[:unwell] for word in lock.standing.words)
+        counts = Counter(word for lock in locks[:unwell] for word in lock.status.words)
         counts[OK] += len(locks) - unwell
         counts[WAITERS] = rows.count_of(waiters)
         removals, recorded = table.removals(), table.recorded()
@@ -211,8 +211,8 @@ def _matching(locks: Sequence[Listed], query: Query) -> Sequence[Listed]:
     if query.state == WAITERS:
         locks = [lock for lock in locks if lock.waiters]
     elif query.state:
-        locks = [lock for lock in locks if query.state in lock.standing.words]
+        locks = [lock for lock in locks if query.state in lock.status.words]
     if not query.text:
         return locks
     search = query.search
-    return [lock for lock in locks if search.holds(lock.holder, lock.text, lock.standing.words)]
+    return [lock for lock in locks if search.holds(lock.holder, lock.text, lock.status.words)]

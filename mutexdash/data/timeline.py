@@ -10,7 +10,7 @@ from lockclient.model.holder import Holder
 from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK
 from lockclient.model.ticket import Ticket
 from lockclient.overview.listed_locks import RELEASED, Ended
-from lockclient.overview.verdict import standing
+from lockclient.overview.lock_status import status_of
 from lockclient.text.durations import duration
 from lockclient.text.escaping import plain
 from lockclient.text.timestamps import utc
@@ -119,8 +119,8 @@ def lanes(
         row = live.table.row(name)
         held.pop(name, None)
         if row is not None:
-            stands = standing(row.holder, dated.judged_at)
-            if search.finds(row.holder, *stands.words):
+            status = status_of(row.holder, dated.judged_at)
+            if search.finds(row.holder, *status.words):
                 held[name] = row.holder
     chosen = _chosen(list(ended), urgent, most)
     waits = _first_waits(dated.snapshot.waits, chosen, begin, span)
@@ -138,7 +138,7 @@ def lanes(
             start = _start(holder, begin, end)
             place = _place(start, end, begin, span)
             circle = name in dated.snapshot.waits.by_lock
-            verdict = standing(holder, dated.judged_at, deadlock=circle).verdict
+            verdict = status_of(holder, dated.judged_at, deadlock=circle).verdict
             lane.spans.append(Span(holder, start, None, HELD, *place, verdict=verdict))
         lane.waits = waits.get(name, [])
         lane.more_waits = max(0, dated.snapshot.waiters.get(name, 0) - len(lane.waits))

@@ -20,7 +20,7 @@ from lockclient.model.ticket import Ticket
 from lockclient.overview.queue_reader import WaitQueues
 from lockclient.overview.table import Table
 from lockclient.service.supervision import Loop
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from mutexdash.data.query import Page, Query
 
 _POLL_INTERVAL_S, _REQUEST_TIMEOUT_S = 2.0, 5.0

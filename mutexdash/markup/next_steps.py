@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from lockclient.model.holder import ALERT, BROKEN, OVERDUE, UNDECIDED, Holder
 from lockclient.model.ticket import Ticket
-from lockclient.overview.verdict import DEADLOCK, HELD_TOO_LONG, Standing
+from lockclient.overview.lock_status import DEADLOCK, HELD_TOO_LONG, LockStatus
 
 _HOST: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")
 """A host for `ssh`: neither an option nor a user."""
@@ -39,9 +39,9 @@ class Step(NamedTuple):
     command: str
 
 
-def runbook_sections(standing: Standing) -> list[str]:
-    """Return the sections of the runbook about a lock with this standing."""
-    words = dict.fromkeys((standing.verdict, *standing.words))
+def runbook_sections(status: LockStatus) -> list[str]:
+    """Return the sections of the runbook about a lock with this status."""
+    words = dict.fromkeys((status.verdict, *status.words))
     return [_SECTIONS[word] for word in words if word in _SECTIONS]
 
 

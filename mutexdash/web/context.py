@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from lockclient.model.lock_name import check_name
 from lockclient.service.metrics import counter_by_label
 from lockclient.service.rate_limits import RateLimits
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from mutexdash.data.live import DatedSnapshot, Live
 from mutexdash.data.query import BadParameter
 

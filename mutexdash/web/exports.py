@@ -21,7 +21,7 @@ from lockclient.model.holder import FACTS
 from lockclient.model.removal import REMOVAL_FACTS, Removal
 from lockclient.service.http_server import MAX_ANSWER_BYTES
 from lockclient.stores.outcomes import ReadResult
-from lockclient.stores.requests import Read
+from lockclient.stores.request_types import Read
 from lockclient.text.escaping import cell
 from mutexdash.data.query import Query
 from mutexdash.web.context import dashboard

@@ -20,7 +20,7 @@ from pathlib import Path
 from flask import Blueprint, Response, abort, current_app, jsonify, request
 
 from lockclient.overview.lock_json import locks_document, removal_facts, whole_lock
-from lockclient.overview.verdict import standing
+from lockclient.overview.lock_status import status_of
 from mutexdash.data.lock_detail import complete, known
 from mutexdash.data.query import Query
 from mutexdash.web.context import dashboard, name_asked_for
@@ -69,8 +69,8 @@ def lock(name: str | None = None) -> Response:
         if asked.holder is None:
             abort(404, f"Nobody holds the lock {name!r}.")
         circle = detail.deadlock.seen_from(name) if detail.deadlock else ()
-        stands = standing(asked.holder, dated.judged_at, deadlock=bool(circle))
-        facts = whole_lock(asked.holder, stands, asked.line.first, circle)
+        status = status_of(asked.holder, dated.judged_at, deadlock=bool(circle))
+        facts = whole_lock(asked.holder, status, asked.line.first, circle)
         facts["waiters"] = asked.line.waiting if board.store.can.queue else None
         return jsonify(facts)
 

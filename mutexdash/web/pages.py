@@ -21,7 +21,7 @@ from lockclient.model.retention import RECORD_RETENTION
 from lockclient.overview.columns import COLUMNS, MANY_WAITERS, QUEUE
 from lockclient.overview.force_unlock_request import NO_RECORD
 from lockclient.overview.lock_presentation import Bar, fact_rows, fact_text, no_unlock
-from lockclient.overview.verdict import standing
+from lockclient.overview.lock_status import status_of
 from lockclient.text.durations import duration, parse_duration, period, roughly
 from lockclient.text.escaping import apart, meant, plain
 from lockclient.text.timestamps import utc
@@ -266,7 +266,7 @@ def _common() -> dict[str, Any]:
         "bar_of": Bar.of,
         "lines_of": fact_rows,
         "no_unlock": no_unlock,
-        "standing": standing,
+        "status_of": status_of,
         "many_waiters": MANY_WAITERS,
         "record_retention": RECORD_RETENTION,
         "no_record": NO_RECORD,

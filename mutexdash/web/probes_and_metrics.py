@@ -11,8 +11,8 @@ from prometheus_client.exposition import generate_latest
 
 from lockclient.model.holder import STATES
 from lockclient.service.metrics import gauge_by_label, votes_gauge
-from lockclient.stores.diagnosis_protocol import too_few
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.findings import too_few
+from lockclient.stores.service_store import ServiceStore
 from lockclient.text.escaping import plain
 from mutexdash.data.live import Live
 from mutexdash.web.context import dashboard

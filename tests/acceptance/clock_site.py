@@ -2,7 +2,7 @@
 
 Early is before the holder's own deadline: its monotonic clock, read before it sent its last push,
 plus its `auto_unlock_after`. Nothing is allowed for there. In time is by the bounds stated on top
-of `unlocker/policy.py`, plus `SLACK` for a machine that is busy with other tests.
+of `unlocker/alert_and_removal_times.py`, plus `SLACK` for a machine that is busy with other tests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lockclient.overview.rows import Transition
 from lockclient.overview.table import Table
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.outcomes import Done
-from lockclient.stores.requests import Push
+from lockclient.stores.request_types import Push
 from lockclient.stores.settings import Settings
 from tests.support.clock_shim import Clock
 from tests.support.etcd_store import etcd_store
@@ -140,7 +140,7 @@ class Site:
             time.sleep(0.02)
 
     def due(self, promise: Promise) -> float:
-        """Return by when a lock is to be removed, by `unlocker/policy.py` but for S and R."""
+        """Return by when a lock is to be removed, without the S and R of the unlocker."""
         whole = promise.lasts * 1.001 + 0.002
         if promise.sent > self.started_at:
             return promise.answered + whole

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lockclient import Settings
 from lockclient.model.holder import Holder
-from lockclient.stores.protocol import MutexStore
+from lockclient.stores.mutex_store import MutexStore
 from tests.support import locks, terminal
 from tests.support.locks import read
 from tests.support.processes import BIN, run_to_end, wait_until

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from lockclient import ClusterMutex, Settings
 from lockclient.model.clocks import Runtime
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from mutexdash.cli import main as mutexdash_command
 from tests.support.bucket.server import BucketServer, Fault
 from tests.support.bucket_store import settings_of, store_of

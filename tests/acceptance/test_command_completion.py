@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.support.processes import BIN, needed, run_to_end, wait_until
 from tests.support.soak import soaking
 from tests.support.terminal import Terminal, called, environment

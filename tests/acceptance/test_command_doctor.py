@@ -14,7 +14,7 @@ import pytest
 
 from lockclient import ClusterMutex, Settings, StoreUnavailable
 from lockclient.cli.setup.etcd_server import Etcd, etcd_version
-from lockclient.stores.service_protocol import ServiceStore, Tickets
+from lockclient.stores.service_store import ServiceStore, Tickets
 from lockclient.stores.settings import made_of
 from tests.support.bucket.server import BucketServer
 from tests.support.bucket_store import settings_of, store_of

@@ -13,7 +13,7 @@ import pytest
 from lockclient import ClusterMutex, Settings
 from lockclient.cli.group import SECTIONS
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from reference.commands import renewed
 from tests.support.etcd_binary import served
 from tests.support.memory_store import MemoryStore

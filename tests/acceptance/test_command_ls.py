@@ -12,9 +12,9 @@ import pytest
 from lockclient import ClusterMutex, Settings
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.removal import Removal
-from lockclient.stores.protocol import Capabilities
-from lockclient.stores.requests import Remove
-from lockclient.stores.service_protocol import Batch, Kind, ServiceStore
+from lockclient.stores.mutex_store import Capabilities
+from lockclient.stores.request_types import Remove
+from lockclient.stores.service_store import Batch, Kind, ServiceStore
 from lockclient.text.escaping import apart
 from tests.support.board import Board, DashboardStore
 from tests.support.memory_store import MemoryStore

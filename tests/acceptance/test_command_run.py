@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.stores.requests import Take
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.request_types import Take
+from lockclient.stores.service_store import ServiceStore
 from tests.acceptance.shells import (
     PATIENCE,
     Running,

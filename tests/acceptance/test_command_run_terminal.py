@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.acceptance.shells import (
     PATIENCE,
     Terminal,

@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.acceptance.shells import (
     Start,
     environment,

@@ -15,8 +15,8 @@ from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
 from lockclient.stores.outcomes import Outcome
-from lockclient.stores.requests import Remove, Request
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.request_types import Remove, Request
+from lockclient.stores.service_store import ServiceStore
 from mutexdash.markup.next_steps import steps_about_holder
 from tests.contract.asking import holder
 from tests.support.etcd_binary import Etcdctl, exhaust_space, put_at_once

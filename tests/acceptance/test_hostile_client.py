@@ -24,8 +24,8 @@ import pytest
 from lockclient import Settings, open_store
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Runtime
-from lockclient.stores.protocol import WatchEvent, WatchTarget
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.mutex_store import WatchEvent, WatchTarget
+from lockclient.stores.service_store import ServiceStore
 from tests.support.locks import take
 from tests.support.processes import Figure, Service, start_service, wait_until
 from tests.support.records import taker

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.support.bucket_store import settings_of, store_of
 from tests.support.locks import HolderProcess, read
 from tests.support.processes import Service, start_service, wait_until

@@ -11,8 +11,8 @@ from lockclient import Settings, open_store
 from lockclient.model.clocks import Deadline, Runtime
 from lockclient.model.removal import Removal
 from lockclient.stores.outcomes import Done, NotHolder, Outcome
-from lockclient.stores.requests import Push, Remove, Request
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.request_types import Push, Remove, Request
+from lockclient.stores.service_store import ServiceStore
 from tests.support.board import Board
 from tests.support.locks import at_once, has, read, take
 from tests.support.memory_store import MemoryStore

@@ -13,7 +13,7 @@ import pytest
 
 from lockclient import ClusterMutex, Settings
 from lockclient.model.clocks import Deadline
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.support.locks import has
 from tests.support.processes import Figure, tell, wait_until
 from tests.support.soak import soaking

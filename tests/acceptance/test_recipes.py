@@ -16,7 +16,7 @@ import pytest
 
 from lockclient import ClusterMutex
 from lockclient.cli.setup.processes import end
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.acceptance.shells import PATIENCE, held, in_line, remove
 from tests.support.documents import codes, text
 from tests.support.locks import has, read

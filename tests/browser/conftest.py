@@ -18,7 +18,7 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
-from lockclient.stores.requests import Remove, TakeOrQueue, Unlock
+from lockclient.stores.request_types import Remove, TakeOrQueue, Unlock
 from lockclient.stores.settings import Settings
 from tests.support import locks
 from tests.support.board import dashboard

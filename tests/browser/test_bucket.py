@@ -9,7 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 
 from lockclient import ClusterMutex, LockLost, Settings
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.support.bucket.server import BucketServer
 from tests.support.bucket_store import settings_of, store_of
 from tests.support.processes import Service

@@ -14,7 +14,7 @@ from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
 from lockclient.stores.outcomes import Outcome, Queued, ReadResult, Taken
-from lockclient.stores.requests import Read, Request, Take, TakeOrQueue
+from lockclient.stores.request_types import Read, Request, Take, TakeOrQueue
 
 Ask = Callable[[Request], Outcome]
 NAME = "the/lock"

@@ -24,8 +24,8 @@ from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.gcs.keys import ObjectNames
 from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.store import GcsStore
-from lockclient.stores.protocol import Capabilities
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.mutex_store import Capabilities
+from lockclient.stores.service_store import ServiceStore
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.store import ValkeyStore
 from lockclient.testing.memory_store import MemoryStore

@@ -12,8 +12,8 @@ from lockclient.model.removal import AUTO_UNLOCK, Removal
 from lockclient.overview.rows import Transition
 from lockclient.overview.table import Table
 from lockclient.stores.outcomes import Done, Outcome, ReadResult, Taken
-from lockclient.stores.requests import Read, Remove, Take, Unlock
-from lockclient.stores.service_protocol import Batch, Change, Kind, ServiceStore
+from lockclient.stores.request_types import Read, Remove, Take, Unlock
+from lockclient.stores.service_store import Batch, Change, Kind, ServiceStore
 from tests.contract.asking import holder
 
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -9,8 +9,8 @@ from importlib import import_module
 from uuid import uuid4
 
 from lockclient.default_store import open_store
-from lockclient.stores.protocol import Capabilities
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.mutex_store import Capabilities
+from lockclient.stores.service_store import ServiceStore
 from lockclient.stores.settings import Settings
 from lockclient.testing.memory_store import MemoryStore
 

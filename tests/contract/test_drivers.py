@@ -17,7 +17,7 @@ import pytest
 from lockclient import LockLost, LockNotHeld, LockTimeout
 from lockclient.model.holder import Holder
 from lockclient.model.ticket import Ticket
-from lockclient.stores.requests import Remove
+from lockclient.stores.request_types import Remove
 from tests.contract.asking import Ask, holder, removal, take
 from tests.contract.drivers import PATIENCE, InThreads, Make, Mutex
 from tests.contract.subject import Subject

@@ -35,7 +35,7 @@ from lockclient.stores.outcomes import (
     Refused,
     Taken,
 )
-from lockclient.stores.requests import (
+from lockclient.stores.request_types import (
     Claim,
     GetPosition,
     Push,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from lockclient.stores.protocol import Capabilities
+from lockclient.stores.mutex_store import Capabilities
 from tests.contract.conftest import STORES
 
 ROOT = Path(__file__).parents[2]

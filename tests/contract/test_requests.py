@@ -11,9 +11,9 @@ from dataclasses import replace
 import pytest
 
 from lockclient.model.clocks import Deadline, Stamps
+from lockclient.stores.mutex_store import WatchEvent, WatchTarget
 from lockclient.stores.outcomes import Conflict, Done, NotHolder, Refused, Taken
-from lockclient.stores.protocol import WatchEvent, WatchTarget
-from lockclient.stores.requests import Claim, Push, Reclaim, Remove, Unlock
+from lockclient.stores.request_types import Claim, Push, Reclaim, Remove, Unlock
 from tests.contract.asking import NAME, Ask, holder, queue, removal, seen, take, taken
 from tests.contract.following import told
 from tests.contract.subject import Subject

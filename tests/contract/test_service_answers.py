@@ -10,8 +10,8 @@ import pytest
 
 from lockclient import ClusterMutex
 from lockclient.errors import StoreClosed, StoreError
-from lockclient.stores.requests import Take
-from lockclient.stores.service_protocol import ServiceStore, WaitQueue
+from lockclient.stores.request_types import Take
+from lockclient.stores.service_store import ServiceStore, WaitQueue
 from tests.contract.asking import Ask, holder, queue
 from tests.contract.following import Follower, remove, soon, take, unlock
 from tests.contract.subject import Subject

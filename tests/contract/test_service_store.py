@@ -8,8 +8,8 @@ from time import monotonic
 
 import pytest
 
-from lockclient.stores.requests import Take, Withdraw
-from lockclient.stores.service_protocol import MAX_NOTE_BYTES, Batch, ServiceStore
+from lockclient.stores.request_types import Take, Withdraw
+from lockclient.stores.service_store import MAX_NOTE_BYTES, Batch, ServiceStore
 from tests.contract.asking import Ask, holder, queue
 from tests.contract.following import (
     Follower,

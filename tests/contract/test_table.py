@@ -14,8 +14,8 @@ from lockclient.model.holder import OK, Holder
 from lockclient.overview.rows import Row
 from lockclient.overview.table import Table
 from lockclient.stores.outcomes import Done
-from lockclient.stores.requests import Push, Take, Withdraw
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.request_types import Push, Take, Withdraw
+from lockclient.stores.service_store import ServiceStore
 from tests.contract.asking import Ask, holder, queue
 from tests.contract.following import Watcher, loaded, read, remove, soon, take, unlock
 from tests.support.processes import wait_until

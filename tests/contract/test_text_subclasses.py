@@ -7,7 +7,7 @@ from typing import Any
 
 from lockclient import ClusterMutex
 from lockclient.default_store import open_store
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from lockclient.stores.settings import Settings
 from tests.contract.subject import Subject
 

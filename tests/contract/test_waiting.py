@@ -17,7 +17,7 @@ import pytest
 from lockclient import AsyncClusterMutex, ClusterMutex
 from lockclient.acquisition import wait_report
 from lockclient.model.backtrace import innermost
-from lockclient.stores.requests import Read
+from lockclient.stores.request_types import Read
 from tests.contract.drivers import InThreads, Make, Mutex
 from tests.contract.subject import Subject
 from tests.support.memory_store import MemoryStore

@@ -17,7 +17,7 @@ from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Runtime
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.outcomes import Done
-from lockclient.stores.requests import Push
+from lockclient.stores.request_types import Push
 from tests.support.etcd_binary import etcdctl_of, restoring
 from tests.support.following import following
 from tests.support.locks import ask, held, take

@@ -14,9 +14,9 @@ import pytest
 from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, StoreError, StoreUnavailable
 from lockclient.cli.setup.ports import free_port
 from lockclient.model.clocks import Stamps
+from lockclient.stores.mutex_store import WatchEvent, WatchTarget
 from lockclient.stores.outcomes import Done, NotHolder, Refused
-from lockclient.stores.protocol import WatchEvent, WatchTarget
-from lockclient.stores.requests import (
+from lockclient.stores.request_types import (
     Push,
     Read,
     Remove,

@@ -20,7 +20,7 @@ from lockclient.model.clocks import Stamps
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
 from lockclient.stores.outcomes import Done, NotHolder, Taken
-from lockclient.stores.requests import Push, Remove, Take, Withdraw
+from lockclient.stores.request_types import Push, Remove, Take, Withdraw
 from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.keys import KeyNames, push_of
 from lockclient.stores.valkey.location import ValkeyLocation

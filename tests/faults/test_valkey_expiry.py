@@ -10,7 +10,7 @@ import pytest
 from lockclient.model.clocks import Deadline, Stamps
 from lockclient.model.removal import AUTO_UNLOCK
 from lockclient.stores.outcomes import NotHolder, Taken
-from lockclient.stores.requests import Push, Take
+from lockclient.stores.request_types import Push, Take
 from lockclient.stores.valkey.take import EXPIRED_TEXT
 from tests.contract.asking import NAME, NEVER, holder
 from tests.support.locks import PATIENCE, ask, has, read, take, unlock

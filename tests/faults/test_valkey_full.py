@@ -13,7 +13,7 @@ from lockclient import ClusterMutex, Settings
 from lockclient.errors import StoreFull
 from lockclient.model.clocks import Stamps
 from lockclient.stores.outcomes import Done
-from lockclient.stores.requests import Push, Reclaim, Withdraw
+from lockclient.stores.request_types import Push, Reclaim, Withdraw
 from tests.contract.asking import holder
 from tests.integration.test_valkey_rights import SECRETS, USERS, set_up
 from tests.support.locks import ask, has, held, left_nothing, read, remove, soon, take, unlock

@@ -15,9 +15,9 @@ import pytest
 
 from lockclient import ClusterMutex, LockLost, StoreUnavailable
 from lockclient.stores.common.lock_poll import POLL_INTERVAL_S
+from lockclient.stores.mutex_store import WatchEvent, WatchTarget
 from lockclient.stores.outcomes import Done, Position, Refused
-from lockclient.stores.protocol import WatchEvent, WatchTarget
-from lockclient.stores.requests import GetPosition, Remove, Take
+from lockclient.stores.request_types import GetPosition, Remove, Take
 from lockclient.stores.valkey.keys import KeyNames
 from tests.contract.asking import NAME, NEVER, holder, removal
 from tests.support.following import following

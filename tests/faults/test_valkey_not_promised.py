@@ -13,7 +13,7 @@ import pytest
 
 from lockclient import StoreError, StoreUnavailable
 from lockclient.stores.outcomes import Taken
-from lockclient.stores.requests import Take
+from lockclient.stores.request_types import Take
 from lockclient.stores.valkey.location import ValkeyLocation
 from tests.contract.asking import NAME, NEVER, holder
 from tests.support.clock_shim import Clock, compile_library

@@ -14,7 +14,7 @@ from lockclient import ClusterMutex, StoreError
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.overview.table import Table
 from lockclient.stores.etcd.store import EtcdStore
-from lockclient.stores.protocol import WatchEvent, WatchTarget
+from lockclient.stores.mutex_store import WatchEvent, WatchTarget
 from mutexdash.app import Options, create_app
 from mutexdash.data.live import Live
 from tests.faults.conftest import Stores

@@ -14,7 +14,7 @@ from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.rpc_methods import OPTIONS, TXN, WATCH, make_call
-from lockclient.stores.protocol import WatchTarget
+from lockclient.stores.mutex_store import WatchTarget
 from tests.faults.conftest import Stores
 from tests.support.processes import Figure
 from tests.support.relay import Relay

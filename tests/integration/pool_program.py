@@ -14,7 +14,7 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 
 from lockclient import ClusterMutex, LockNotHeld, Settings, open_store
-from lockclient.stores.protocol import MutexStore
+from lockclient.stores.mutex_store import MutexStore
 
 WORKERS, TIMES = 3, 10
 

@@ -17,7 +17,7 @@ import uvloop
 from lockclient import AsyncClusterMutex, ClusterMutex, Settings, StoreUnavailable
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.stores import timeouts
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.support.etcd_binary import Etcdctl, frozen, served
 from tests.support.etcd_store import etcd_store
 from tests.support.processes import Figure, wait_until

@@ -17,7 +17,7 @@ from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.overview.table import Table
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.rpc_methods import AUTHENTICATE, TXN, make_call
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from lockclient.stores.timeouts import STORE_TIMEOUT_S
 from tests.support.certificates import Authority, TlsEtcd, jwt_keys
 from tests.support.etcd_binary import Etcdctl, add_users, etcdctl_of, served

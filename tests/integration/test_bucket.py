@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, Settings, StoreError
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import BucketServer
 from tests.support.bucket_store import settings_of, store_of

@@ -21,8 +21,8 @@ from google.oauth2 import service_account
 from lockclient import ClusterMutex, Settings, StoreError, StoreUnavailable, open_store
 from lockclient.errors import StoreClosed
 from lockclient.model.clocks import Stamps
-from lockclient.stores.requests import Push, Take, Unlock
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.request_types import Push, Take, Unlock
+from lockclient.stores.service_store import ServiceStore
 from tests.contract.asking import NAME, holder
 from tests.support.bucket.server import Answer, BucketServer
 from tests.support.certificates import Authority

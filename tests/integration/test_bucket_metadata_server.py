@@ -12,8 +12,8 @@ from google.auth.compute_engine import _metadata
 
 from lockclient import ClusterMutex, Settings, StoreError, StoreUnavailable, open_store
 from lockclient.model.clocks import monotonic
-from lockclient.stores.requests import Take
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.request_types import Take
+from lockclient.stores.service_store import ServiceStore
 from tests.contract.asking import holder
 from tests.support.bucket.server import BucketServer
 from tests.support.locks import ask, take

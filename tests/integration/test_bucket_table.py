@@ -11,7 +11,7 @@ from lockclient.model.clocks import Deadline, Runtime
 from lockclient.model.holder import MAX_UUID_BYTES
 from lockclient.stores.gcs import listing
 from lockclient.stores.gcs.keys import ObjectNames
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.contract.following import Watcher, remove, take
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import Answer, Asked, BucketServer

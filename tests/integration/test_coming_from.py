@@ -9,7 +9,7 @@ import pytest
 
 from lockclient import default_store
 from lockclient.model.clocks import Deadline
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.support.documents import blocks
 
 PROGRAMS = blocks("guide.md#coming-from-another-lock", "python")

@@ -18,7 +18,7 @@ import pytest
 
 from lockclient import AsyncClusterMutex, ClusterMutex, Settings
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.support.certificates import Authority, TlsEtcd
 from tests.support.locks import soon
 from tests.support.processes import Figure, needed, wait_until

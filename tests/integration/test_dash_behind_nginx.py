@@ -14,7 +14,7 @@ import pytest
 from lockclient import Settings
 from lockclient.cli.setup.ports import free_port
 from lockclient.model.clocks import Runtime
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.support.locks import take
 from tests.support.processes import Service, needed, start_service, wait_until
 from tests.support.records import taker

@@ -13,7 +13,7 @@ import pytest
 
 from lockclient import ClusterMutex
 from lockclient.errors import LockLost
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from lockclient.stores.settings import Settings
 from tests.support.locks import queue_up
 from tests.support.pages import request

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lockclient import AsyncClusterMutex, ClusterMutex, Settings
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.support.etcd_binary import Etcdctl, put_at_once
 from tests.support.locks import held, queue_up, remove, soon
 from tests.support.pages import request

@@ -14,7 +14,7 @@ import pytest
 
 from lockclient import Settings
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.support.locks import read
 from tests.support.processes import Figure, run_to_end
 

@@ -9,7 +9,7 @@ import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings
 from lockclient.acquisition.heartbeat_and_loss import held_by_process
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.support.locks import HolderProcess, has, held
 from tests.support.processes import Figure, run_to_end, wait_until
 

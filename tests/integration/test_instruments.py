@@ -32,7 +32,7 @@ from lockclient.instruments import (
     Released,
     Requested,
 )
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.support.etcd_binary import frozen
 from tests.support.locks import lose
 from tests.support.memory_store import MemoryStore

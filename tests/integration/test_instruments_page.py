@@ -10,7 +10,7 @@ import pytest
 
 from lockclient import ClusterMutex, Settings
 from lockclient.cli.setup.processes import end
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.acceptance.shells import environment, remove
 from tests.support.documents import codes
 from tests.support.processes import run_to_end, wait_until

@@ -23,7 +23,7 @@ from lockclient import ClusterMutex, Settings, default_store, instruments
 from lockclient.instruments import Event, Instrument, Lost
 from lockclient.instruments.opentelemetry import OpenTelemetryInstrument
 from lockclient.instruments.prometheus import PrometheusInstrument
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.support.locks import lose
 from tests.support.processes import run_to_end, wait_until
 

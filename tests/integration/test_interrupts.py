@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from lockclient import ClusterMutex, Settings, open_store
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.support.processes import wait_until
 
 

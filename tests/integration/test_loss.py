@@ -9,7 +9,7 @@ import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings, open_store
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.support.etcd_binary import frozen, served
 from tests.support.locks import has, held, remove
 from tests.support.processes import wait_until

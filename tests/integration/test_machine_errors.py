@@ -13,7 +13,7 @@ import pytest
 
 from lockclient import Settings, StoreError, StoreUnavailable, open_store
 from lockclient.model.clocks import Deadline, monotonic
-from lockclient.stores.requests import Read, Take
+from lockclient.stores.request_types import Read, Take
 from tests.contract.asking import NAME, holder
 from tests.support.bucket.server import BucketServer
 from tests.support.bucket_store import settings_of

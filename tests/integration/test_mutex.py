@@ -13,7 +13,7 @@ from lockclient import (
     InvalidLockName,
 )
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.support.etcd_binary import Etcdctl, served
 
 

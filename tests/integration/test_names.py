@@ -7,7 +7,7 @@ from urllib.parse import quote
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.support.etcd_binary import Etcdctl
 from tests.support.locks import held as holder_of
 

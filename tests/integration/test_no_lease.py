@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.support.etcd_binary import Etcdctl
 from tests.support.locks import queue_up
 from tests.support.processes import wait_until

@@ -12,7 +12,7 @@ import pytest
 from lockclient import AsyncClusterMutex, ClusterMutex, LockTimeout, Settings, StoreUnavailable
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.cli.setup.ports import free_port
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from lockclient.stores.timeouts import ONE_ANSWER_S
 from tests.support.etcd_binary import frozen
 from tests.support.processes import wait_until

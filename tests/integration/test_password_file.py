@@ -11,7 +11,7 @@ import pytest
 
 from lockclient import AsyncClusterMutex, ClusterMutex, Settings, StoreError, StoreUnavailable
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.support.etcd_binary import etcdctl_of
 from tests.support.processes import wait_until
 from tests.support.valkey_servers import opened as opened_valkey

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.integration.pool_program import TIMES, WORKERS
 from tests.support.locks import has, held, read, remove
 from tests.support.processes import Figure, Service, run_to_end, start_service, wait_until

@@ -24,7 +24,7 @@ from lockclient.model.fields import ABOUT
 from lockclient.model.holder import FACTS, REQUIRED, SUBKEYS
 from lockclient.stores.common.segments import encode
 from lockclient.stores.outcomes import ReadResult
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.support import documents
 from tests.support.etcd_binary import path_with_etcdctl
 from tests.support.locks import has, read

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.stores.requests import Take
+from lockclient.stores.request_types import Take
 from lockclient.stores.valkey import lua_scripts, reads, unlockers
 from lockclient.stores.valkey.errors import ErrorReply
 from lockclient.stores.valkey.keys import KeyNames

@@ -10,7 +10,7 @@ import pytest
 
 from lockclient import ClusterMutex, StoreUnavailable
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.support.etcd_binary import Etcdctl, served
 from tests.support.locks import queue_up
 from tests.support.processes import wait_until

@@ -20,7 +20,7 @@ from lockclient.overview.table import Table
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import paging
 from lockclient.stores.etcd.wire.rpc_methods import RANGE
-from lockclient.stores.service_protocol import ServiceStore, WaitQueue
+from lockclient.stores.service_store import ServiceStore, WaitQueue
 from tests.support.following import following
 from tests.support.locks import has, soon
 from tests.support.processes import run_to_end, wait_until

@@ -15,8 +15,8 @@ from lockclient.overview.table import Table
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import paging
 from lockclient.stores.outcomes import Done, Position, Queued
-from lockclient.stores.requests import GetPosition, Remove, TakeOrQueue
-from lockclient.stores.service_protocol import Batch, Kind
+from lockclient.stores.request_types import GetPosition, Remove, TakeOrQueue
+from lockclient.stores.service_store import Batch, Kind
 from tests.contract.asking import NAME, holder, ticket
 from tests.support.etcd_binary import Etcdctl, exhaust_space
 from tests.support.etcd_store import etcd_store

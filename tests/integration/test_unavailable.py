@@ -17,7 +17,7 @@ from lockclient import AsyncClusterMutex, ClusterMutex, Settings, StoreUnavailab
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.cli.setup.ports import free_port
 from lockclient.stores import timeouts
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.support.etcd_binary import Etcdctl, frozen
 from tests.support.processes import wait_until
 

@@ -11,7 +11,7 @@ import pytest
 
 from lockclient import ClusterMutex, Settings
 from lockclient.model.clocks import Deadline
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.support.processes import start_service, wait_until
 from tests.support.unlocker_process import UNLOCKER, figure, unlocker, when_ready
 from tests.support.webhook import Webhook

@@ -13,8 +13,8 @@ import pytest
 from lockclient import ClusterMutex, Settings, StoreError, StoreUnavailable
 from lockclient.model.clocks import Stamps
 from lockclient.model.removal import Removal
-from lockclient.stores.requests import Push, Remove, Take, Unlock
-from lockclient.stores.service_protocol import Change
+from lockclient.stores.request_types import Push, Remove, Take, Unlock
+from lockclient.stores.service_store import Change
 from lockclient.stores.valkey.errors import ErrorReply
 from lockclient.stores.valkey.keys import KeyNames
 from tests.contract.asking import holder, removal

@@ -17,7 +17,7 @@ from lockclient.cli.setup.ports import free_port
 from lockclient.model.clocks import Deadline
 from lockclient.stores import location
 from lockclient.stores.outcomes import Taken
-from lockclient.stores.requests import Take
+from lockclient.stores.request_types import Take
 from lockclient.stores.valkey.location import ValkeyLocation
 from tests.contract.asking import holder
 from tests.support.certificates import Authority, Pair

@@ -6,7 +6,7 @@ from copy import copy
 
 from lockclient.acquisition.state_machine import Acquisition, Wait
 from lockclient.model.clocks import Now, Runtime
-from lockclient.stores.requests import Request, Withdraw
+from lockclient.stores.request_types import Request, Withdraw
 from tests.support.records import taker
 
 NAME = "x"

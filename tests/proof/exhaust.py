@@ -29,9 +29,9 @@ from lockclient.model.removal import AUTO_UNLOCK, Removal
 from lockclient.stores.etcd.keys import Keys
 from lockclient.stores.etcd.requests import PLANS
 from lockclient.stores.etcd.wire import messages_pb2 as wire
+from lockclient.stores.mutex_store import WatchEvent
 from lockclient.stores.outcomes import Conflict, NotHolder
-from lockclient.stores.protocol import WatchEvent
-from lockclient.stores.requests import (
+from lockclient.stores.request_types import (
     Claim,
     Push,
     Reclaim,

@@ -21,7 +21,7 @@ from lockclient.model.removal import FORCE_UNLOCK, Removal
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import messages_pb2 as wire
-from lockclient.stores.requests import Remove
+from lockclient.stores.request_types import Remove
 from lockclient.threads import scheduler
 from tests.simulation.etcd import SimulatedEtcd
 from tests.simulation.hub import BEGIN, WALL, Event, Hub, Process, Thread

@@ -16,7 +16,7 @@ from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.outcomes import ReadResult
-from lockclient.stores.requests import Read, Remove
+from lockclient.stores.request_types import Read, Remove
 from tests.proof.check import Broken, check
 from tests.proof.history import Limits, Line
 from tests.simulation.clients import Client, run_loop

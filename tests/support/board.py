@@ -15,10 +15,10 @@ from jinja2.bccache import Bucket, BytecodeCache
 from lockclient.default_store import open_store
 from lockclient.errors import StoreUnavailable
 from lockclient.model.clocks import Deadline
+from lockclient.stores.mutex_store import Capabilities
 from lockclient.stores.outcomes import Outcome
-from lockclient.stores.protocol import Capabilities
-from lockclient.stores.requests import Remove, Request
-from lockclient.stores.service_protocol import Kind, Tickets
+from lockclient.stores.request_types import Remove, Request
+from lockclient.stores.service_store import Kind, Tickets
 from lockclient.stores.settings import Settings
 from lockclient.testing.lock_model import Entry
 from mutexdash.app import Options, Service

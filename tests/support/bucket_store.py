@@ -9,7 +9,7 @@ import pytest
 
 from lockclient import Settings, open_store
 from lockclient.stores.gcs.keys import ObjectNames
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.contract.asking import NAME
 from tests.support.bucket.server import BucketServer
 

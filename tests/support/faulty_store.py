@@ -17,10 +17,10 @@ from lockclient.service import supervision
 supervision.LIMIT, supervision.SURE = 3.0, 3  # before anybody imports it, or has it for a default
 
 # ruff: noqa: E402
-from lockclient.overview import freshness
+from lockclient.overview import silent_watch
 from lockclient.overview.table import Table
 from lockclient.stores.etcd.wire.watch_stream import WatchStream
-from mutexdash.data import staleness
+from mutexdash.data import data_age
 from unlocker.remover import Remover
 from unlocker.unlocker import Unlocker
 
@@ -48,7 +48,7 @@ FAULTS: dict[str, tuple[Any, Any, Any]] = {
     "sweep hangs": (Unlocker, Unlocker._sweep, hang),
     "scheduler dies": (BaseScheduler, BaseScheduler._process_jobs, fail),
     "heartbeat hangs": (Unlocker, Unlocker._send_heartbeat, hang),
-    "reading hangs": (staleness.Probe, staleness.Probe._ask, hang),
+    "reading hangs": (data_age.Probe, data_age.Probe._ask, hang),
 }
 """What is replaced: of which class, which method, what happens before it. None: events are lost."""
 
@@ -73,7 +73,7 @@ def main() -> None:
     if fault:
         break_at_signal(*FAULTS[fault])
     signal.signal(signal.SIGUSR1, lambda *_: broken.set())
-    freshness.READ_AFTER, freshness.READ_AGAIN_AFTER = 2.5, 2.5
+    silent_watch.READ_AFTER, silent_watch.READ_AGAIN_AFTER = 2.5, 2.5
     if program == "unlocker":
         from unlocker.cli import main as run
     else:

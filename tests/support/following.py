@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from lockclient.overview.table import Table
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.support.processes import wait_until
 
 

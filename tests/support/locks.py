@@ -18,9 +18,9 @@ from lockclient import ClusterMutex, HeldLock, LockLost, Settings
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
+from lockclient.stores.mutex_store import MutexStore
 from lockclient.stores.outcomes import Done, Outcome, ReadResult, Taken
-from lockclient.stores.protocol import MutexStore
-from lockclient.stores.requests import Read, Remove, Request, Take, Unlock
+from lockclient.stores.request_types import Read, Remove, Request, Take, Unlock
 from tests.contract.asking import NAME, holder
 from tests.support.processes import line_from, wait_until
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from lockclient.model.clocks import Deadline
 from lockclient.stores.outcomes import Outcome
-from lockclient.stores.requests import Request
+from lockclient.stores.request_types import Request
 from lockclient.testing import memory_store
 from tests.support.records import subkeys
 

@@ -14,10 +14,10 @@ from typing import Any, Protocol, cast
 from uuid import uuid4
 
 from lockclient.cli.setup.store_server import StoreServer
-from lockclient.stores.diagnosis_protocol import Voting
+from lockclient.stores.findings import Voting
 from lockclient.stores.location import Location
 from lockclient.stores.registry import open_at
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from lockclient.stores.valkey.location import ValkeyLocation
 from tests.support.processes import needed
 

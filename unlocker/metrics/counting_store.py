@@ -9,8 +9,8 @@ from typing import Any
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.outcomes import Outcome
-from lockclient.stores.requests import Request
-from lockclient.stores.service_protocol import Batch, Kind, ServiceStore
+from lockclient.stores.request_types import Request
+from lockclient.stores.service_store import Batch, Kind, ServiceStore
 from unlocker.metrics.counters import Metrics
 
 

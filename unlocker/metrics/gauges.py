@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterator
 
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 
+from lockclient.model.auto_unlock import NEVER, ClockCheck
 from lockclient.model.clocks import Now
-from lockclient.model.silence import NEVER, ClockCheck
 from lockclient.overview.table import Table
 from lockclient.service.metrics import gauge_by_label
 from unlocker.deadlines import CARRIED_OVER_AFTER_S, Deadlines, PastAlert
@@ -109,7 +109,7 @@ def past_alert_gauges(past_alert: PastAlert, failing: Collection[str]) -> Iterat
     now = Now.read()
     unlisted = Counter(past_alert.unlisted) + Counter(lock.state for lock in past_alert.listed)
     for labels, item in unique((item.row.holder, item) for item in past_alert.listed):
-        holder, due = item.row.holder, item.verdict.due
+        holder, due = item.row.holder, item.times.due
         unlisted[item.state] -= 1
         if holder.name in failing:
             refused.add_metric(labels[:1], 1)

@@ -36,7 +36,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from lockclient.model.fields import json_object
-from lockclient.stores.service_protocol import MAX_NOTE_BYTES
+from lockclient.stores.service_store import MAX_NOTE_BYTES
 from unlocker.notifications.event_messages import (
     KINDS,
     MAX_LINES,

@@ -24,7 +24,7 @@ from lockclient.errors import ClusterMutexError
 from lockclient.model.announcement import announced
 from lockclient.model.clocks import monotonic
 from lockclient.overview.table import Table
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from lockclient.text.escaping import shown_name
 from unlocker.notifications.event_messages import (
     CONDITIONS,

@@ -23,7 +23,7 @@ from typing import Protocol, TypeVar
 from lockclient.errors import ClusterMutexError, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.service.outage import Outage
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from unlocker.notifications.event_messages import MAX_LINES, Event, Message, message_of
 from unlocker.notifications.note import (
     REFUSED,

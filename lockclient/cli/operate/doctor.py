@@ -23,7 +23,7 @@ from lockclient.model.clocks import monotonic
 from lockclient.overview.listed_locks import lister
 from lockclient.overview.queue_reader import WaitQueues
 from lockclient.overview.table import Table
-from lockclient.stores.diagnosis_protocol import (
+from lockclient.stores.findings import (
     ERROR,
     FINE,
     LEVELS,
@@ -32,7 +32,7 @@ from lockclient.stores.diagnosis_protocol import (
     Finding,
 )
 from lockclient.stores.registry import entry_of
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from lockclient.stores.settings import Settings
 from lockclient.text.escaping import plain
 

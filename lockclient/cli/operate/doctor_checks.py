@@ -13,7 +13,7 @@ from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, UNDECIDED
 from lockclient.overview.listed_locks import Listed
 from lockclient.overview.lock_presentation import no_unlock
 from lockclient.overview.rows import Row
-from lockclient.stores.diagnosis_protocol import ERROR, FINE, WARNING, Clock, Finding
+from lockclient.stores.findings import ERROR, FINE, WARNING, Clock, Finding
 from lockclient.text.durations import duration
 from lockclient.text.escaping import plain, shown_name
 
@@ -140,7 +140,7 @@ def locks(found: Sequence[Listed], wall: float) -> Iterator[Finding]:
     in_state: defaultdict[str, list[Listed]] = defaultdict(list)
     staying: defaultdict[str, list[Listed]] = defaultdict(list)
     for lock in found:
-        in_state[lock.standing.state].append(lock)
+        in_state[lock.status.state].append(lock)
         staying[no_unlock(lock.holder)].append(lock)
     overdue = in_state[OVERDUE]
     longest = max((wall - (lock.holder.auto_unlock_at or wall) for lock in overdue), default=0.0)
@@ -163,7 +163,7 @@ def locks(found: Sequence[Listed], wall: float) -> Iterator[Finding]:
     ):  # fmt: skip
         if wrong:
             yield Finding("locks", level, f"{_names(wrong)} {text}.", advice)
-    well = sum(lock.standing.state == OK for lock in found)
+    well = sum(lock.status.state == OK for lock in found)
     others = f", {len(found) - well} not, as listed above" if well < len(found) else ""
     held = f"{counted(len(found), 'lock')} held: {well} well{others}."
     yield Finding("locks", FINE, held if found else "No lock is held.")

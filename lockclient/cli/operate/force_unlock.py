@@ -20,7 +20,7 @@ from lockclient.model.removal import Removal
 from lockclient.model.retention import RECORD_RETENTION
 from lockclient.overview import force_unlock_request as forcing
 from lockclient.stores.outcomes import ReadResult
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from lockclient.stores.settings import Settings
 from lockclient.text.escaping import ascii_json, plain, shown_name
 

@@ -37,12 +37,12 @@ from lockclient.overview import columns
 from lockclient.overview.columns import SORTS, first_of
 from lockclient.overview.listed_locks import Listed, lister
 from lockclient.overview.lock_json import LOCK_FACTS, locks_document
+from lockclient.overview.lock_status import VERDICTS
 from lockclient.overview.queue_reader import WaitQueues
 from lockclient.overview.search import Search
 from lockclient.overview.table import Table
-from lockclient.overview.verdict import VERDICTS
 from lockclient.service.service_flags import as_click_error
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from lockclient.stores.settings import Settings
 from lockclient.text.escaping import plain
 
@@ -166,7 +166,7 @@ def ls(
         search.check()
 
     def choose(lock: Listed) -> bool:
-        found_by = lock.standing.words
+        found_by = lock.status.words
         chosen = not state or not set(state).isdisjoint(found_by)
         return chosen and search.holds(lock.holder, lock.text, found_by)
 
@@ -200,7 +200,7 @@ def cells(locks: list[Listed], wall: float) -> list[list[object]]:
 
 def summary(table: Table, locks: list[Listed]) -> str:
     """Return the line below the table."""
-    counts = Counter(lock.standing.verdict for lock in locks)
+    counts = Counter(lock.status.verdict for lock in locks)
     verdicts = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
     held = len(table.rows())
     what = counted(held, "lock")

@@ -16,7 +16,7 @@ from lockclient.model.retention import RECORD_RETENTION
 from lockclient.overview.contents import NewestRemovals
 from lockclient.overview.lock_json import removal_facts
 from lockclient.overview.search import Search
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from lockclient.stores.settings import Settings
 from lockclient.text.durations import roughly
 from lockclient.text.escaping import shown_name

@@ -22,10 +22,10 @@ from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
 from lockclient.overview.lock_json import UNLISTED, whole_lock
 from lockclient.overview.lock_presentation import NOTCH, Bar, fact_rows, fact_text, removed_from
-from lockclient.overview.verdict import standing
+from lockclient.overview.lock_status import status_of
 from lockclient.stores.outcomes import ReadResult
-from lockclient.stores.requests import Read
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.request_types import Read
+from lockclient.stores.service_store import ServiceStore
 from lockclient.stores.settings import Settings
 from lockclient.text.durations import duration
 from lockclient.text.escaping import plain, shown_name
@@ -59,7 +59,7 @@ def show(settings: Settings, name: str, as_json: bool) -> None:
         queue      a list of who waits, the next one first: uuid, hostname, pid,
                    thread, reason, since (Unix seconds), revision, actor,
                    frame (the line of code that waits)
-        remarks    of a store of several servers: on how few of them it stands,
+        remarks    of a store of several servers: on how few of them it is written,
                    if not on all; else empty
     """
     with opened_store(settings) as store:
@@ -75,9 +75,9 @@ def show(settings: Settings, name: str, as_json: bool) -> None:
             raise click.ClickException(_not_held_text(store, seen, name))
     if as_json:
         circle = deadlock.seen_from(name) if deadlock else ()
-        stands = standing(holder, now, deadlock=deadlock is not None)
+        status = status_of(holder, now, deadlock=deadlock is not None)
         remarks = [seen.warning] if seen.warning else []
-        print_json(whole_lock(holder, stands, waiters, circle) | {"remarks": remarks})
+        print_json(whole_lock(holder, status, waiters, circle) | {"remarks": remarks})
         return
     for line in lock_lines(holder, waiters, now, deadlock, earliest):
         click.echo(line)
@@ -160,8 +160,8 @@ def lock_lines(
         earliest: of an overdue lock, `lock_presentation.removed_from`.
         waiters: None: the store has no queue.
     """
-    stands = standing(holder, wall, deadlock=deadlock is not None)
-    words = dict.fromkeys((stands.verdict, *stands.words))
+    status = status_of(holder, wall, deadlock=deadlock is not None)
+    words = dict.fromkeys((status.verdict, *status.words))
     verdicts = ", ".join(
         click.style(word, COLOURS[word]) for word in words if word != OK or len(words) == 1
     )

@@ -13,7 +13,7 @@ from lockclient.cli.options import store_options
 from lockclient.cli.output import confirm, counted, counted_locks, require_consent, wrapped
 from lockclient.cli.store_access import opened_store
 from lockclient.errors import StoreUnavailable
-from lockclient.stores.diagnosis_protocol import Voter, Voting
+from lockclient.stores.findings import Voter, Voting
 from lockclient.stores.settings import Settings
 from lockclient.text.durations import duration
 from lockclient.text.escaping import plain, shown_name

@@ -12,7 +12,7 @@ from lockclient.model.holder import Holder
 from lockclient.model.lock_name import check_name
 from lockclient.stores import timeouts
 from lockclient.stores.outcomes import Conflict, NotHolder, Outcome, ReadResult
-from lockclient.stores.requests import Push, Read
+from lockclient.stores.request_types import Push, Read
 from lockclient.stores.settings import Settings
 from lockclient.text.durations import period
 

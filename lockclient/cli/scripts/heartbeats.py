@@ -10,7 +10,7 @@ from lockclient.cli.scripts.shell_mutex import ShellMutex
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, Stamps, monotonic
 from lockclient.stores.outcomes import Done, ReadResult
-from lockclient.stores.requests import Push, Read
+from lockclient.stores.request_types import Push, Read
 
 
 class OutputHeartbeats:

@@ -11,7 +11,7 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.lock_name import check_name
 from lockclient.stores import timeouts
 from lockclient.stores.outcomes import NotHolder
-from lockclient.stores.requests import Unlock
+from lockclient.stores.request_types import Unlock
 from lockclient.stores.settings import Settings
 
 

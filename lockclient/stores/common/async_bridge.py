@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from lockclient.stores.outcomes import Outcome
-from lockclient.stores.requests import KEEPING, Request, delivery_of
+from lockclient.stores.request_types import KEEPING, Request, delivery_of
 from lockclient.threads.pool import Work, WorkerPool
 
 Result = TypeVar("Result")

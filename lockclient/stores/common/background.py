@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 from lockclient.errors import StoreClosed, StoreFull, StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.stores.common.ticket_leases import TicketLeases
-from lockclient.stores.protocol import MutexStore
-from lockclient.stores.requests import Withdraw
+from lockclient.stores.mutex_store import MutexStore
+from lockclient.stores.request_types import Withdraw
 from lockclient.threads import scheduler
 from lockclient.threads.log_queue import get_logger, naming
 from lockclient.threads.pool import WorkerPool

@@ -18,9 +18,9 @@ from typing import Final
 
 from lockclient.errors import ClusterMutexError, StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
+from lockclient.stores.mutex_store import Subscription, WatchEvent, WatchTarget
 from lockclient.stores.outcomes import Outcome, Position, Refused, Taken
-from lockclient.stores.protocol import Subscription, WatchEvent, WatchTarget
-from lockclient.stores.requests import GetPosition, Request, Take
+from lockclient.stores.request_types import GetPosition, Request, Take
 from lockclient.threads import scheduler
 from lockclient.threads.backoff import Backoff
 from lockclient.threads.pool import Repeating, WorkerPool

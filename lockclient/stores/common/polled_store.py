@@ -17,10 +17,10 @@ from lockclient.stores.common.background import Background
 from lockclient.stores.common.lock_poll import LockPolls
 from lockclient.stores.common.polling import Follower, Polling
 from lockclient.stores.common.store_lifecycle import OpenedStore
+from lockclient.stores.mutex_store import Capabilities, Guard, Subscription, WatchEvent, WatchTarget
 from lockclient.stores.outcomes import Outcome
-from lockclient.stores.protocol import Capabilities, Guard, Subscription, WatchEvent, WatchTarget
-from lockclient.stores.requests import Remove, Request, Take
-from lockclient.stores.service_protocol import Batch, Kind, Tickets, WaitQueue
+from lockclient.stores.request_types import Remove, Request, Take
+from lockclient.stores.service_store import Batch, Kind, Tickets, WaitQueue
 
 
 class PolledStore(OpenedStore):

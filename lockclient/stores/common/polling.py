@@ -24,8 +24,8 @@ from typing import Final, NamedTuple, Protocol
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.holder import Found
-from lockclient.stores.protocol import Subscription
-from lockclient.stores.service_protocol import Batch, Change, Kind
+from lockclient.stores.mutex_store import Subscription
+from lockclient.stores.service_store import Batch, Change, Kind
 from lockclient.threads.log_queue import get_logger
 from lockclient.threads.pool import Repeating, WorkerPool
 from lockclient.threads.reentry import briefly

@@ -12,7 +12,7 @@ from lockclient.model.clocks import Deadline
 from lockclient.stores.common.background import AT_EXIT_S, Background
 from lockclient.stores.location import Location
 from lockclient.stores.outcomes import Outcome
-from lockclient.stores.requests import Request, Unlock, Withdraw
+from lockclient.stores.request_types import Request, Unlock, Withdraw
 from lockclient.threads.at_exit import Order, calls
 
 CLEAN_UP_TIMEOUT_S: Final = 0.4

@@ -7,8 +7,8 @@ from collections.abc import Hashable
 
 from lockclient.errors import ClusterMutexError, StoreClosed
 from lockclient.model.clocks import Deadline
-from lockclient.model.ticket import TICKET_RENEWAL_S
-from lockclient.stores.protocol import Inbox, MutexStore, WatchEvent
+from lockclient.stores.mutex_store import Inbox, MutexStore, WatchEvent
+from lockclient.stores.timeouts import TICKET_RENEWAL_S
 from lockclient.threads.log_queue import get_logger
 from lockclient.threads.pool import Repeating, WorkerPool
 

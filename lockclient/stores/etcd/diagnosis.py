@@ -10,13 +10,6 @@ from typing import Any
 
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline
-from lockclient.stores.diagnosis_protocol import (
-    ERROR,
-    FINE,
-    WARNING,
-    Clock,
-    Finding,
-)
 from lockclient.stores.etcd.errors import ErrorKind
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.members import GRPC_PROXY, Member, members
@@ -30,8 +23,15 @@ from lockclient.stores.etcd.roles import WRITES
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.failover import WireError
 from lockclient.stores.etcd.wire.rpc_methods import TXN
-from lockclient.stores.requests import Read, Unlock
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.findings import (
+    ERROR,
+    FINE,
+    WARNING,
+    Clock,
+    Finding,
+)
+from lockclient.stores.request_types import Read, Unlock
+from lockclient.stores.service_store import ServiceStore
 from lockclient.text.escaping import plain
 
 FOLDERS = ("locks", "queue", "withdrawn", "removed", "code", "unlockers", "notifications")

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from lockclient.model.holder import MAX_UUID_BYTES, SUBKEYS
 from lockclient.model.lock_name import MAX_NAME_BYTES
 from lockclient.stores.common.segments import decode, encode
-from lockclient.stores.service_protocol import Kind
+from lockclient.stores.service_store import Kind
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 _SUBKEYS = {part.encode(): part for part in sorted(SUBKEYS)}

@@ -21,7 +21,7 @@ from lockclient.stores.etcd.wire.channels import Channels
 from lockclient.stores.etcd.wire.failover import FIRST_TRY_S, WireError, as_store_error
 from lockclient.stores.etcd.wire.paging import MAX_KEYS_UNSEEN, SAFE_KEYS, Pages
 from lockclient.stores.etcd.wire.rpc_methods import RANGE, TXN, Method
-from lockclient.stores.service_protocol import (
+from lockclient.stores.service_store import (
     NAMES_TO_SORT,
     Batch,
     Change,

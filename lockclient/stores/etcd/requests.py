@@ -17,7 +17,7 @@ from lockclient.model.clocks import format_stamp
 from lockclient.model.holder import STAMPS, SUBKEYS, Found, Holder
 from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
-from lockclient.stores import outcomes, requests
+from lockclient.stores import outcomes, request_types
 from lockclient.stores.etcd.keys import Keys, LockKeys, segment_of
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.outcomes import Outcome
@@ -57,7 +57,7 @@ class Plan(SimpleNamespace):  # made without a call of Python's, as two are in e
 # ---------------------------------------------------------------- taking
 
 
-def _take(keyspace: Keys, request: requests.Take) -> Plan:
+def _take(keyspace: Keys, request: request_types.Take) -> Plan:
     txn, keys, uuid = wire.Txn(), keyspace.keys_of(request.holder.name), request.holder.uuid or ""
     _require_free(txn, keys)
     txn.compare.add(target=VERSION, key=keys.tombstone(uuid), version=0)
@@ -65,7 +65,7 @@ def _take(keyspace: Keys, request: requests.Take) -> Plan:
     return Plan(txn=txn, read=partial(_read_taken, uuid, _get(txn.failure, keys.uuid)))
 
 
-def _take_or_queue(keyspace: Keys, request: requests.TakeOrQueue) -> Plan:
+def _take_or_queue(keyspace: Keys, request: request_types.TakeOrQueue) -> Plan:
     txn, keys, uuid = wire.Txn(), keyspace.keys_of(request.holder.name), request.ticket.uuid
     _require_free(txn, keys)
     txn.compare.add(target=VERSION, key=keys.tombstone(uuid), version=0)
@@ -108,7 +108,7 @@ def _take_or_queue(keyspace: Keys, request: requests.TakeOrQueue) -> Plan:
     return Plan(txn=txn, read=read, lease="tickets", bound=[put])
 
 
-def _get_position(keyspace: Keys, request: requests.GetPosition) -> Plan:
+def _get_position(keyspace: Keys, request: request_types.GetPosition) -> Plan:
     txn, keys = wire.Txn(), keyspace.keys_of(request.name)
     ticket, holder = _get(txn.success, keys.ticket(request.uuid)), _get(txn.success, keys.uuid)
     if request.predecessor_deleted_at is not None:
@@ -137,7 +137,7 @@ def _get_position(keyspace: Keys, request: requests.GetPosition) -> Plan:
     return Plan(txn=txn, read=read)
 
 
-def _claim(keyspace: Keys, request: requests.Claim) -> Plan:
+def _claim(keyspace: Keys, request: request_types.Claim) -> Plan:
     txn, keys, uuid = wire.Txn(), keyspace.keys_of(request.holder.name), request.holder.uuid or ""
     ticket = keys.ticket(uuid)
     txn.compare.add(target=VERSION, key=keys.uuid, version=0)
@@ -156,7 +156,7 @@ def _claim(keyspace: Keys, request: requests.Claim) -> Plan:
     return Plan(txn=txn, read=read)
 
 
-def _reclaim(keyspace: Keys, request: requests.Reclaim) -> Plan:
+def _reclaim(keyspace: Keys, request: request_types.Reclaim) -> Plan:
     txn, keys, uuid = wire.Txn(), keyspace.keys_of(request.holder.name), request.holder.uuid or ""
     # Compare the revision, too: the caller examined the process of this acquisition alone.
     txn.compare.add(target=VALUE, key=keys.uuid, value=(request.previous.uuid or "").encode())
@@ -181,7 +181,7 @@ def _read_taken(
 # ---------------------------------------------------------------- holding
 
 
-def _push(keyspace: Keys, request: requests.Push) -> Plan:
+def _push(keyspace: Keys, request: request_types.Push) -> Plan:
     txn, keys = wire.Txn(), keyspace.keys_of(request.name)
     alert_at, unlock_at = map(keys.subkey, STAMPS)
     stamp = format_stamp(request.stamps.alert_at)
@@ -205,7 +205,7 @@ def _push(keyspace: Keys, request: requests.Push) -> Plan:
     return Plan(txn=txn, read=read)
 
 
-def _unlock(keyspace: Keys, request: requests.Unlock) -> Plan:
+def _unlock(keyspace: Keys, request: request_types.Unlock) -> Plan:
     # No put in either branch: an etcd that is out of space still deletes.
     txn, keys = wire.Txn(), keyspace.keys_of(request.name)
     txn.compare.add(target=VALUE, key=keys.uuid, value=request.uuid.encode())
@@ -223,7 +223,7 @@ def _read_done(
     return outcomes.NotHolder(_value(holder(answer)), removal, resent)
 
 
-def _withdraw(keyspace: Keys, request: requests.Withdraw) -> Plan:
+def _withdraw(keyspace: Keys, request: request_types.Withdraw) -> Plan:
     txn, keys = wire.Txn(), keyspace.keys_of(request.name)
     txn.compare.add(target=VALUE, key=keys.uuid, value=request.uuid.encode())
     _delete(txn.success, *keys.lock)
@@ -244,7 +244,7 @@ def _withdraw(keyspace: Keys, request: requests.Withdraw) -> Plan:
 # ---------------------------------------------------------------- others' locks
 
 
-def _read(keyspace: Keys, request: requests.Read) -> Plan:
+def _read(keyspace: Keys, request: request_types.Read) -> Plan:
     name, uuid = request.name, request.uuid
     txn, keys = wire.Txn(), keyspace.keys_of(name)
     # Each key by itself: the range may have large keys of other clients.
@@ -271,7 +271,7 @@ def _read(keyspace: Keys, request: requests.Read) -> Plan:
     return Plan(txn=txn, read=read)
 
 
-def _remove(keyspace: Keys, request: requests.Remove) -> Plan:
+def _remove(keyspace: Keys, request: request_types.Remove) -> Plan:
     removal = request.removal
     name, uuid = removal.holder.name, removal.holder.uuid or ""
     txn, keys = wire.Txn(), keyspace.keys_of(name)
@@ -303,17 +303,17 @@ def _remove(keyspace: Keys, request: requests.Remove) -> Plan:
     return Plan(txn=txn, read=read, lease="records" if puts else "", bound=puts)
 
 
-PLANS: Final[dict[type[requests.Request], Callable[[Keys, Any], Plan]]] = {
-    requests.Take: _take,
-    requests.TakeOrQueue: _take_or_queue,
-    requests.GetPosition: _get_position,
-    requests.Claim: _claim,
-    requests.Reclaim: _reclaim,
-    requests.Push: _push,
-    requests.Unlock: _unlock,
-    requests.Withdraw: _withdraw,
-    requests.Read: _read,
-    requests.Remove: _remove,
+PLANS: Final[dict[type[request_types.Request], Callable[[Keys, Any], Plan]]] = {
+    request_types.Take: _take,
+    request_types.TakeOrQueue: _take_or_queue,
+    request_types.GetPosition: _get_position,
+    request_types.Claim: _claim,
+    request_types.Reclaim: _reclaim,
+    request_types.Push: _push,
+    request_types.Unlock: _unlock,
+    request_types.Withdraw: _withdraw,
+    request_types.Read: _read,
+    request_types.Remove: _remove,
 }
 
 # ---------------------------------------------------------------- of services

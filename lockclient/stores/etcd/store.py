@@ -13,8 +13,7 @@ from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.holder import MAX_VALUE_BYTES
 from lockclient.model.retention import RECORD_RETENTION_S
-from lockclient.model.ticket import TICKET_TTL_S
-from lockclient.stores import requests
+from lockclient.stores import request_types
 from lockclient.stores.common.background import Background
 from lockclient.stores.common.store_lifecycle import CLEAN_UP_TIMEOUT_S
 from lockclient.stores.etcd.errors import ErrorKind
@@ -31,13 +30,14 @@ from lockclient.stores.etcd.wire.failover import WireError, as_store_error
 from lockclient.stores.etcd.wire.rpc_methods import RANGE, TXN
 from lockclient.stores.etcd.wire.watch_state import Missed, News, Started, Watch
 from lockclient.stores.etcd.wire.watch_stream import WatchStream
+from lockclient.stores.mutex_store import Capabilities, Guard, WatchEvent, WatchTarget
 from lockclient.stores.outcomes import Outcome, ReadResult
-from lockclient.stores.protocol import Capabilities, Guard, WatchEvent, WatchTarget
-from lockclient.stores.service_protocol import MAX_NOTE_BYTES, Batch, Change, Note
+from lockclient.stores.service_store import MAX_NOTE_BYTES, Batch, Change, Note
+from lockclient.stores.timeouts import TICKET_TTL_S
 from lockclient.threads.pool import WorkerPool
 
 if TYPE_CHECKING:
-    from lockclient.stores.diagnosis_protocol import Clock, Finding
+    from lockclient.stores.findings import Clock, Finding
 
 LEASE_REUSE_S = 3600
 TOMBSTONE_TTL_S = 86400
@@ -88,8 +88,8 @@ class EtcdStore(EtcdListing):
 
     # ------------------------------------------------------------ MutexStore
 
-    def send(self, request: requests.Request, deadline: Deadline) -> Outcome:
-        delivery = requests.delivery_of(request)
+    def send(self, request: request_types.Request, deadline: Deadline) -> Outcome:
+        delivery = request_types.delivery_of(request)
         if self._closing:
             self._check_open(request)
         while True:
@@ -106,9 +106,9 @@ class EtcdStore(EtcdListing):
             except WireError as error:
                 request = _for_retry(error, request, plan, lease)
 
-    async def send_async(self, request: requests.Request, deadline: Deadline) -> Outcome:
-        channels, delivery = self._on_this_loop(), requests.delivery_of(request)
-        is_priority = isinstance(request, requests.KEEPING)
+    async def send_async(self, request: request_types.Request, deadline: Deadline) -> Outcome:
+        channels, delivery = self._on_this_loop(), request_types.delivery_of(request)
+        is_priority = isinstance(request, request_types.KEEPING)
         if self._closing:
             self._check_open(request)
         while True:
@@ -315,8 +315,8 @@ def _in_thread(work: Callable[[], object], seconds: float) -> None:
 
 
 def _for_retry(
-    error: WireError, request: requests.Request, plan: Plan, lease: Lease | None
-) -> requests.Request:
+    error: WireError, request: request_types.Request, plan: Plan, lease: Lease | None
+) -> request_types.Request:
     """Return the request to send now, after forgetting a lease that is gone.
 
     Raises:
@@ -325,6 +325,6 @@ def _for_retry(
     if error.fault is ErrorKind.NO_LEASE and lease is not None:
         lease.forget(plan.bound[0].lease)
         return request
-    if error.fault is ErrorKind.COMPACTED and isinstance(request, requests.GetPosition):
+    if error.fault is ErrorKind.COMPACTED and isinstance(request, request_types.GetPosition):
         return replace(request, predecessor=None, predecessor_deleted_at=None)
     raise error.said from error.error

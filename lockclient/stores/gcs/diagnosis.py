@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline
-from lockclient.stores.diagnosis_protocol import ERROR, FINE, WARNING, Finding
+from lockclient.stores.findings import ERROR, FINE, WARNING, Finding
 from lockclient.stores.gcs.keys import ObjectNames
 from lockclient.stores.gcs.wire.http_client import FIRST_TRY_TIMEOUT_S, HttpClient, HttpRequest
-from lockclient.stores.requests import Read
+from lockclient.stores.request_types import Read
 
 _REQUEST_TIMEOUT_S: Final = 5.0
 _LATENCY_READS: Final = 50

@@ -1,9 +1,9 @@
 """Expiry (`expire=1`): a client that wants a lock removes it after silence of its whole time.
 
-It is for buckets without an unlocker, and follows an unlocker's rule (`model.silence`): the client
-counts on its own monotonic clock from its first read of a version of the lock. Each write makes a
-new version, so two reads of one version, however far apart, prove that nobody pushed in between.
-All waiters of a process count together; a new process begins at zero.
+It is for buckets without an unlocker, and follows an unlocker's rule (`model.auto_unlock`): the
+client counts on its own monotonic clock from its first read of a version of the lock. Each write
+makes a new version, so two reads of one version, however far apart, prove that nobody pushed in
+between. All waiters of a process count together; a new process begins at zero.
 
 While an unlocker runs, clients remove nothing: it alerts people first, and limits the rate. A
 client lists the announcements every `UNLOCKER_POLL_INTERVAL_S` while it wants a lock that may
@@ -29,14 +29,14 @@ from math import inf
 from typing import Final
 
 from lockclient.errors import StoreUnavailable
+from lockclient.model.auto_unlock import NEVER, ClockCheck, as_judged, due_at, silence_removal
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.model.holder import Holder
-from lockclient.model.silence import NEVER, ClockCheck, as_judged, due_at, silence_removal
 from lockclient.stores.gcs import removal_steps
 from lockclient.stores.gcs.guarded_objects import GuardedObjects
 from lockclient.stores.gcs.keys import ObjectState, Version
 from lockclient.stores.gcs.listing import ObjectListing
-from lockclient.stores.requests import Remove
+from lockclient.stores.request_types import Remove
 from lockclient.threads.log_queue import get_logger
 
 log = get_logger(__name__)

@@ -16,7 +16,7 @@ from lockclient.stores.gcs import errors
 from lockclient.stores.gcs.keys import FIELDS, ObjectNames, ObjectState, Version
 from lockclient.stores.gcs.wire.http_client import HttpClient, HttpRequest
 from lockclient.stores.gcs.wire.http_session import HttpAnswer
-from lockclient.stores.requests import Delivery
+from lockclient.stores.request_types import Delivery
 
 ABSENT: Final = Version(0, 0)
 """The version of an object that does not exist."""

@@ -28,7 +28,7 @@ from lockclient.stores.gcs.keys import (
     decision,
     tombstone,
 )
-from lockclient.stores.requests import Remove
+from lockclient.stores.request_types import Remove
 
 _MAX_METADATA_BYTES: Final = 8000
 """Bytes of metadata: 8 KiB are refused."""

@@ -60,7 +60,7 @@ from lockclient.errors import ClusterMutexError, StoreUnavailable
 from lockclient.model.clocks import Deadline, format_stamp
 from lockclient.model.holder import STAMPS, Holder
 from lockclient.model.removal import MAX_RECORD, Removal
-from lockclient.stores import outcomes, requests
+from lockclient.stores import outcomes, request_types
 from lockclient.stores.gcs import removal_steps
 from lockclient.stores.gcs.expiry import Expiry
 from lockclient.stores.gcs.guarded_objects import ABSENT, GuardedObjects
@@ -100,9 +100,9 @@ class GcsRequestExecutor:
         self._remove_if_due = None if expiry is None else expiry.remove_if_due
         self._names = ObjectNames(client.location.root)
 
-    def do(self, request: requests.Request, deadline: Deadline) -> Outcome:
+    def do(self, request: request_types.Request, deadline: Deadline) -> Outcome:
         """Do a request. Errors: see `HttpClient.ask`."""
-        delivery = requests.delivery_of(request)
+        delivery = request_types.delivery_of(request)
         objects = GuardedObjects(
             self._client, self._names, deadline, delivery, delivery.ambiguous, self._remove_if_due
         )
@@ -118,7 +118,7 @@ class GcsRequestExecutor:
 # ---------------------------------------------------------------- taking
 
 
-def _take(objects: GuardedObjects, request: requests.Take) -> Outcome:
+def _take(objects: GuardedObjects, request: request_types.Take) -> Outcome:
     holder = request.holder
     where, uuid = objects.names.lock(holder.name), holder.uuid or ""
     replaced: ObjectState | None = None
@@ -203,7 +203,7 @@ def _is_uuid_spent(objects: GuardedObjects, name: str, uuid: str, state: ObjectS
     return objects.delivery.ambiguous and _read_record(objects, name, uuid) is not None
 
 
-def _reclaim(objects: GuardedObjects, request: requests.Reclaim) -> Outcome:
+def _reclaim(objects: GuardedObjects, request: request_types.Reclaim) -> Outcome:
     holder, previous = request.holder, request.previous
     where, uuid = objects.names.lock(holder.name), holder.uuid or ""
     generation = Version.from_revision(previous.fencing_token).generation
@@ -228,7 +228,7 @@ def _reclaim(objects: GuardedObjects, request: requests.Reclaim) -> Outcome:
     return outcomes.Refused(None, 0)
 
 
-def _get_position(objects: GuardedObjects, request: requests.GetPosition) -> Outcome:
+def _get_position(objects: GuardedObjects, request: request_types.GetPosition) -> Outcome:
     state = objects.head(objects.names.lock(request.name))
     if state is None or state.decision is not None:
         return outcomes.Position(False, None, None, 0)
@@ -241,7 +241,7 @@ def _get_position(objects: GuardedObjects, request: requests.GetPosition) -> Out
 # ---------------------------------------------------------------- holding
 
 
-def _push(objects: GuardedObjects, request: requests.Push) -> Outcome:
+def _push(objects: GuardedObjects, request: request_types.Push) -> Outcome:
     where = objects.names.lock(request.name)
     stamps = zip(STAMPS, request.stamps, strict=True)
     metadata = {part: format_stamp(wall) for part, wall in stamps if wall is not None}
@@ -259,7 +259,7 @@ def _push(objects: GuardedObjects, request: requests.Push) -> Outcome:
     return (outcomes.Conflict if pushed is None else outcomes.Done)(state.version.revision)
 
 
-def _unlock(objects: GuardedObjects, request: requests.Unlock) -> Outcome:
+def _unlock(objects: GuardedObjects, request: request_types.Unlock) -> Outcome:
     name, uuid, sent = request.name, request.uuid, False
     own: ObjectState | None = None if request.delivery is None else request.delivery.memory
     while True:
@@ -284,7 +284,7 @@ def _delete_own(objects: GuardedObjects, name: str, own: ObjectState) -> bool:
     return objects.delete(where, own.version)
 
 
-def _withdraw(objects: GuardedObjects, request: requests.Withdraw) -> Outcome:
+def _withdraw(objects: GuardedObjects, request: request_types.Withdraw) -> Outcome:
     name, uuid = request.name, request.uuid
     where = objects.names.lock(name)
     may_arrive = request.tombstone and not _was_answered(request.delivery, objects.deadline)
@@ -304,7 +304,7 @@ def _withdraw(objects: GuardedObjects, request: requests.Withdraw) -> Outcome:
     return outcomes.Done(0)
 
 
-def _was_answered(takes: requests.Delivery | None, deadline: Deadline) -> bool:
+def _was_answered(takes: request_types.Delivery | None, deadline: Deadline) -> bool:
     """Wait a moment for the answer to a take whose caller stopped waiting; False: there is none."""
     if takes is None:
         return False
@@ -329,7 +329,7 @@ def _leave_tombstone(
 # ---------------------------------------------------------------- others' locks
 
 
-def _read(objects: GuardedObjects, request: requests.Read) -> Outcome:
+def _read(objects: GuardedObjects, request: request_types.Read) -> Outcome:
     state = objects.head(objects.names.lock(request.name))
     holder, removal = None, None
     if state is not None and state.uuid is not None:
@@ -346,7 +346,7 @@ def _read(objects: GuardedObjects, request: requests.Read) -> Outcome:
     return outcomes.ReadResult(holder, (), removal, 0 if state is None else state.version.revision)
 
 
-def _remove(objects: GuardedObjects, request: requests.Remove) -> Outcome:
+def _remove(objects: GuardedObjects, request: request_types.Remove) -> Outcome:
     name, uuid = request.removal.holder.name, request.removal.holder.uuid or ""
     removed = removal_steps.remove(objects, request)
     if isinstance(removed, Version):
@@ -381,14 +381,14 @@ def _read_record(objects: GuardedObjects, name: str, uuid: str) -> Removal | Non
     return None if value is None else Removal.read(name, uuid, value)
 
 
-_STEPS: Final[dict[type[requests.Request], Callable[[GuardedObjects, Any], Outcome]]] = {
-    requests.Take: _take,
-    requests.Reclaim: _reclaim,
-    requests.GetPosition: _get_position,
-    requests.Push: _push,
-    requests.Unlock: _unlock,
-    requests.Withdraw: _withdraw,
-    requests.Read: _read,
-    requests.Remove: _remove,
+_STEPS: Final[dict[type[request_types.Request], Callable[[GuardedObjects, Any], Outcome]]] = {
+    request_types.Take: _take,
+    request_types.Reclaim: _reclaim,
+    request_types.GetPosition: _get_position,
+    request_types.Push: _push,
+    request_types.Unlock: _unlock,
+    request_types.Withdraw: _withdraw,
+    request_types.Read: _read,
+    request_types.Remove: _remove,
 }
 """The calls of each request, and the outcome that they read; a bucket has no queue."""

@@ -11,7 +11,7 @@ from typing import Any
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.common.polled_store import PolledStore
 from lockclient.stores.common.polling import Polling
-from lockclient.stores.diagnosis_protocol import Finding
+from lockclient.stores.findings import Finding
 from lockclient.stores.gcs.diagnosis import examine
 from lockclient.stores.gcs.expiry import Expiry
 from lockclient.stores.gcs.guarded_objects import ABSENT, GuardedObjects
@@ -21,8 +21,8 @@ from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.gcs.requests import GcsRequestExecutor
 from lockclient.stores.gcs.wire.access_tokens import checked_credentials
 from lockclient.stores.gcs.wire.http_client import HttpClient
-from lockclient.stores.protocol import Capabilities
-from lockclient.stores.service_protocol import MAX_NOTE_BYTES, NAMES_TO_SORT, Change, Note
+from lockclient.stores.mutex_store import Capabilities
+from lockclient.stores.service_store import MAX_NOTE_BYTES, NAMES_TO_SORT, Change, Note
 
 
 class GcsStore(PolledStore):

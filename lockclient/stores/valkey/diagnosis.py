@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.stores.common.segments import decode
-from lockclient.stores.diagnosis_protocol import ERROR, FINE, WARNING, Finding, Voter
+from lockclient.stores.findings import ERROR, FINE, WARNING, Finding, Voter
 from lockclient.stores.valkey import errors
 from lockclient.stores.valkey.errors import VoteFailure
 from lockclient.stores.valkey.location import ValkeyLocation

@@ -86,9 +86,9 @@ from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, format_stamp
 from lockclient.model.removal import Removal
 from lockclient.model.retention import RECORD_RETENTION_S
-from lockclient.stores import requests
+from lockclient.stores import request_types
 from lockclient.stores.outcomes import Conflict, Done, NotHolder, Outcome, Position, ReadResult
-from lockclient.stores.requests import Delivery
+from lockclient.stores.request_types import Delivery
 from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.keys import (
     LATE_REQUEST_S,
@@ -119,13 +119,13 @@ _MAX_LATE_S: Final = 1.0
 """The most seconds after a server's answer in which it restores a vote."""
 
 
-def do(rounds: Rounds, request: requests.Request, deadline: Deadline) -> Outcome:
+def do(rounds: Rounds, request: request_types.Request, deadline: Deadline) -> Outcome:
     """Do a request. Errors: see `Rounds.call`."""
-    if not isinstance(request, requests.Take | requests.Reclaim):
+    if not isinstance(request, request_types.Take | request_types.Reclaim):
         plan: Plan[Outcome] = PLANS[type(request)](rounds, request)
         return rounds.call(plan, deadline)
     delivery = request.delivery or Delivery()
-    expected = _reclaimed(request) if isinstance(request, requests.Reclaim) else ("", "")
+    expected = _reclaimed(request) if isinstance(request, request_types.Reclaim) else ("", "")
     try:
         return Taking(rounds, request.holder, expected, delivery).run(deadline)
     except ClusterMutexError:
@@ -133,7 +133,7 @@ def do(rounds: Rounds, request: requests.Request, deadline: Deadline) -> Outcome
         raise
 
 
-def _reclaimed(request: requests.Reclaim) -> tuple[str, str]:
+def _reclaimed(request: request_types.Reclaim) -> tuple[str, str]:
     """Return the uuid whose lock may be taken over, and its last push."""
     previous = request.previous
     uuid, seen = previous.uuid or "", max(previous.stamp_revisions)
@@ -155,7 +155,7 @@ def _memory(delivery: Delivery | None) -> OwnLock:
 # ---------------------------------------------------------------- having
 
 
-def _push(rounds: Rounds, request: requests.Push) -> Plan[Outcome]:
+def _push(rounds: Rounds, request: request_types.Push) -> Plan[Outcome]:
     name, uuid, quorum, keys = request.name, request.uuid, rounds.quorum, rounds.keys
     own = _memory(request.delivery)
     # Servers may have the number of an unconfirmed push, with its stamps, or get it later.
@@ -195,7 +195,7 @@ def _numbers(answers: Answers, kind: str) -> list[bytes]:
 
 
 def _restore_votes(
-    rounds: Rounds, request: requests.Push, push: int, answers: Answers, own: OwnLock
+    rounds: Rounds, request: request_types.Push, push: int, answers: Answers, own: OwnLock
 ) -> None:
     """Restore a lock on servers that have lost it, after a majority has confirmed this push.
 
@@ -223,7 +223,7 @@ def _restore_votes(
 
 
 def _confirmed(
-    rounds: Rounds, request: requests.Push, push: int, answers: Answers
+    rounds: Rounds, request: request_types.Push, push: int, answers: Answers
 ) -> dict[str, str]:
     """Return the lock's fields as of this push, from a server that confirmed it; none: a later push
     was written since."""
@@ -239,7 +239,7 @@ def _confirmed(
     return {}
 
 
-def _unlock(rounds: Rounds, request: requests.Unlock) -> Plan[Outcome]:
+def _unlock(rounds: Rounds, request: request_types.Unlock) -> Plan[Outcome]:
     delete = _deletion(rounds, request, with_tombstone=False)
 
     def read(answers: Answers, resent: bool) -> Outcome:
@@ -251,12 +251,12 @@ def _unlock(rounds: Rounds, request: requests.Unlock) -> Plan[Outcome]:
     return Plan(delete.command, delete.enough, read)
 
 
-def _withdraw(rounds: Rounds, request: requests.Withdraw) -> Plan[Outcome]:
+def _withdraw(rounds: Rounds, request: request_types.Withdraw) -> Plan[Outcome]:
     return _deletion(rounds, request, with_tombstone=request.tombstone)
 
 
 def _deletion(
-    rounds: Rounds, request: requests.Unlock | requests.Withdraw, *, with_tombstone: bool
+    rounds: Rounds, request: request_types.Unlock | request_types.Withdraw, *, with_tombstone: bool
 ) -> Plan[Outcome]:
     """Return the plan that a majority deletes a uuid's lock; other servers do so later."""
     name, uuid, own = request.name, request.uuid, _memory(request.delivery)
@@ -303,7 +303,7 @@ def _publish(rounds: Rounds, name: str, uuid: str, answers: Answers) -> None:
 # ---------------------------------------------------------------- others' locks
 
 
-def _get_position(rounds: Rounds, request: requests.GetPosition) -> Plan[Outcome]:
+def _get_position(rounds: Rounds, request: request_types.GetPosition) -> Plan[Outcome]:
     quorum = rounds.quorum
 
     def read(answers: Answers, _resent: bool) -> Outcome:
@@ -316,7 +316,7 @@ def _get_position(rounds: Rounds, request: requests.GetPosition) -> Plan[Outcome
     return Plan(rounds.reading(request.name), quorum.is_known, read, settled=settled)
 
 
-def _read(rounds: Rounds, request: requests.Read) -> Plan[Outcome]:
+def _read(rounds: Rounds, request: request_types.Read) -> Plan[Outcome]:
     name, uuid, quorum = request.name, request.uuid, rounds.quorum
 
     def read(answers: Answers, _resent: bool) -> Outcome:
@@ -329,7 +329,7 @@ def _read(rounds: Rounds, request: requests.Read) -> Plan[Outcome]:
     return Plan(command, quorum.is_known, read, settled=SETTLED_ROUNDS)
 
 
-def _remove(rounds: Rounds, request: requests.Remove) -> Plan[Outcome]:
+def _remove(rounds: Rounds, request: request_types.Remove) -> Plan[Outcome]:
     holder, quorum, keys = request.removal.holder, rounds.quorum, rounds.keys
     name, uuid, seen = holder.name, holder.uuid or "", request.stamp_revisions
     record = request.removal.without_token().value() if request.recorded else ""
@@ -367,12 +367,12 @@ def _remove(rounds: Rounds, request: requests.Remove) -> Plan[Outcome]:
     return Plan(command, enough, read, early=early)
 
 
-PLANS: Final[Mapping[type[requests.Request], Callable[[Rounds, Any], Plan[Outcome]]]] = {
-    requests.Push: _push,
-    requests.Unlock: _unlock,
-    requests.Withdraw: _withdraw,
-    requests.GetPosition: _get_position,
-    requests.Read: _read,
-    requests.Remove: _remove,
+PLANS: Final[Mapping[type[request_types.Request], Callable[[Rounds, Any], Plan[Outcome]]]] = {
+    request_types.Push: _push,
+    request_types.Unlock: _unlock,
+    request_types.Withdraw: _withdraw,
+    request_types.GetPosition: _get_position,
+    request_types.Read: _read,
+    request_types.Remove: _remove,
 }
 """Plans by requests; a take or reclaim makes a new command for each try: `Taking`."""

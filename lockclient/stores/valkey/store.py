@@ -13,9 +13,9 @@ from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.common.polled_store import PolledStore
 from lockclient.stores.common.polling import Polling
 from lockclient.stores.common.store_lifecycle import CLEAN_UP_TIMEOUT_S
-from lockclient.stores.diagnosis_protocol import Finding, Voter
-from lockclient.stores.protocol import Capabilities
-from lockclient.stores.service_protocol import Change, Note
+from lockclient.stores.findings import Finding, Voter
+from lockclient.stores.mutex_store import Capabilities
+from lockclient.stores.service_store import Change, Note
 from lockclient.stores.valkey import diagnosis
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.listing import KeyListing

@@ -16,7 +16,7 @@ from lockclient.model.removal import AUTO_UNLOCK, Removal
 from lockclient.model.retention import RECORD_RETENTION_S
 from lockclient.stores.common.store_lifecycle import closed
 from lockclient.stores.outcomes import Outcome, Refused, Taken
-from lockclient.stores.requests import Delivery
+from lockclient.stores.request_types import Delivery
 from lockclient.stores.valkey import errors, lua_scripts
 from lockclient.stores.valkey.errors import VoteFailure
 from lockclient.stores.valkey.keys import (

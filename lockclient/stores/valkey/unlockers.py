@@ -20,7 +20,7 @@ from functools import partial
 from typing import Final
 
 from lockclient.model.clocks import Deadline, monotonic
-from lockclient.stores.service_protocol import MAX_NOTE_BYTES, Note
+from lockclient.stores.service_store import MAX_NOTE_BYTES, Note
 from lockclient.stores.valkey import errors
 from lockclient.stores.valkey.keys import milliseconds, number_of
 from lockclient.stores.valkey.lua_scripts import DELETE, Answers, Command, writing_script

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from lockclient import open_store
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.support.bucket.server import BucketServer
 from tests.support.bucket_store import settings_of
 

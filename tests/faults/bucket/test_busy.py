@@ -9,8 +9,8 @@ import pytest
 from lockclient import ClusterMutex, StoreUnavailable
 from lockclient.model.clocks import Deadline, Stamps, monotonic
 from lockclient.stores.outcomes import Taken
-from lockclient.stores.requests import Delivery, Push, Take
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.request_types import Delivery, Push, Take
+from lockclient.stores.service_store import ServiceStore
 from tests.contract.asking import NAME, holder
 from tests.support.bucket.server import DROP, Asked, BucketServer, Fault
 from tests.support.locks import PATIENCE, ask, has, take

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from lockclient import ClusterMutex, Settings, StoreError, StoreUnavailable, open_store
-from lockclient.stores.requests import Take
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.request_types import Take
+from lockclient.stores.service_store import ServiceStore
 from tests.contract.asking import holder
 from tests.support.bucket.server import LOSE, Answer, Asked, BucketServer
 from tests.support.locks import ask, soon, take

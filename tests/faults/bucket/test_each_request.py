@@ -11,10 +11,10 @@ import pytest
 
 from lockclient.model.clocks import Stamps
 from lockclient.model.holder import Holder
+from lockclient.stores.mutex_store import MutexStore
 from lockclient.stores.outcomes import Done, NotHolder, Taken
-from lockclient.stores.protocol import MutexStore
-from lockclient.stores.requests import Push, Reclaim, Remove, Request, Take, Unlock, Withdraw
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.request_types import Push, Reclaim, Remove, Request, Take, Unlock, Withdraw
+from lockclient.stores.service_store import ServiceStore
 from lockclient.testing import MemoryStore
 from tests.contract.asking import NAME, holder, removal
 from tests.support.bucket.server import DROP, LATE, LOSE, REPEAT, TWICE, Asked, BucketServer, Fault

@@ -16,8 +16,8 @@ from lockclient.model.clocks import Deadline, Stamps
 from lockclient.model.holder import Holder
 from lockclient.model.removal import AUTO_UNLOCK
 from lockclient.stores.outcomes import Done, NotHolder, Position, Refused, Taken
-from lockclient.stores.requests import GetPosition, Push, Take, Unlock
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.request_types import GetPosition, Push, Take, Unlock
+from lockclient.stores.service_store import ServiceStore
 from tests.contract.asking import NAME, NEVER, holder
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import DROP, LOSE, REPEAT, BucketServer

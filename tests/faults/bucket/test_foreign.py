@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from lockclient import ClusterMutex, StoreError
-from lockclient.stores.requests import Read, Reclaim, Remove, Take, Withdraw
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.request_types import Read, Reclaim, Remove, Take, Withdraw
+from lockclient.stores.service_store import ServiceStore
 from tests.contract.asking import NAME, holder, removal
 from tests.support.bucket.rules import Conditions
 from tests.support.bucket.server import Answer, BucketServer

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from lockclient.stores.gcs.keys import ObjectNames
-from lockclient.stores.requests import Take
-from lockclient.stores.service_protocol import Change, ServiceStore
+from lockclient.stores.request_types import Take
+from lockclient.stores.service_store import Change, ServiceStore
 from tests.contract.asking import holder
 from tests.support.bucket.rules import MAX_NAME, Conditions
 from tests.support.bucket.server import BucketServer

@@ -15,7 +15,7 @@ from lockclient import AsyncClusterMutex, StoreUnavailable
 from lockclient.model.clocks import Deadline, Stamps
 from lockclient.stores.gcs.keys import LATE_REQUEST_S
 from lockclient.stores.outcomes import Conflict, Done, Taken
-from lockclient.stores.requests import (
+from lockclient.stores.request_types import (
     Delivery,
     Push,
     Reclaim,
@@ -24,7 +24,7 @@ from lockclient.stores.requests import (
     Unlock,
     Withdraw,
 )
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from tests.contract.asking import NAME, holder, removal
 from tests.support.bucket.server import (
     DROP,

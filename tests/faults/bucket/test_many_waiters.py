@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 from lockclient import AsyncClusterMutex
 from lockclient.model.clocks import monotonic
-from lockclient.stores.protocol import WatchTarget
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.mutex_store import WatchTarget
+from lockclient.stores.service_store import ServiceStore
 from tests.support.bucket.server import Asked, BucketServer
 from tests.support.processes import wait_until
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lockclient import StoreUnavailable
-from lockclient.stores.requests import Take
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.request_types import Take
+from lockclient.stores.service_store import ServiceStore
 from tests.contract.asking import holder
 from tests.support.bucket.server import Answer, Asked, BucketServer
 from tests.support.locks import ask, soon

@@ -10,8 +10,8 @@ import pytest
 from lockclient import ClusterMutex, StoreUnavailable, open_store
 from lockclient.model.clocks import Stamps
 from lockclient.stores.outcomes import NotHolder, Taken
-from lockclient.stores.requests import Push, Remove, Take, Unlock, Withdraw
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.request_types import Push, Remove, Take, Unlock, Withdraw
+from lockclient.stores.service_store import ServiceStore
 from tests.contract.asking import NAME, holder, removal
 from tests.support.bucket.server import DROP, Answer, BucketServer
 from tests.support.bucket_store import OBJECT, settings_of

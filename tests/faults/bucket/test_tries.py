@@ -15,8 +15,8 @@ from google.auth.credentials import AnonymousCredentials
 from lockclient import Settings, StoreUnavailable, open_store
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.outcomes import ReadResult
-from lockclient.stores.requests import Read, Take
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.request_types import Read, Take
+from lockclient.stores.service_store import ServiceStore
 from tests.contract.asking import NAME, holder
 from tests.support.bucket.server import Answer, BucketServer
 

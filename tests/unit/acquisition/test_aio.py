@@ -17,7 +17,7 @@ import pytest
 
 from lockclient import AsyncClusterMutex, AsyncHeldLock, ClusterMutex, LockLost, LockNotHeld
 from lockclient.aio import LoopInbox
-from lockclient.stores.protocol import WatchEvent
+from lockclient.stores.mutex_store import WatchEvent
 from tests.support.memory_store import MemoryStore
 from tests.support.processes import wait_until
 

@@ -15,7 +15,7 @@ import pytest
 _INTERRUPTED = """
 import os, signal, sys, threading, time
 from lockclient.threads import scheduler
-from lockclient.acquisition.driver import ThreadInbox
+from lockclient.acquisition.thread_driver import ThreadInbox
 
 def go_on_after(seconds):
     sys.setswitchinterval(10)

@@ -10,9 +10,9 @@ import pytest
 
 from lockclient import ClusterMutex, LockLost, StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
+from lockclient.stores.mutex_store import WatchEvent, WatchTarget
 from lockclient.stores.outcomes import Outcome
-from lockclient.stores.protocol import WatchEvent, WatchTarget
-from lockclient.stores.requests import Push, Request
+from lockclient.stores.request_types import Push, Request
 from tests.support.memory_store import MemoryStore
 from tests.support.processes import wait_until
 

@@ -12,6 +12,7 @@ from lockclient.model.clocks import Now, Runtime
 from lockclient.model.holder import Holder
 from lockclient.model.process_identity import fingerprint
 from lockclient.model.removal import Removal
+from lockclient.stores.mutex_store import WatchEvent, WatchTarget
 from lockclient.stores.outcomes import (
     Conflict,
     Done,
@@ -23,8 +24,7 @@ from lockclient.stores.outcomes import (
     Refused,
     Taken,
 )
-from lockclient.stores.protocol import WatchEvent, WatchTarget
-from lockclient.stores.requests import (
+from lockclient.stores.request_types import (
     Claim,
     GetPosition,
     Push,

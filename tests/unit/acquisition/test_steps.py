@@ -14,9 +14,9 @@ from lockclient import ClusterMutex, StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
+from lockclient.stores.mutex_store import WatchEvent, WatchTarget
 from lockclient.stores.outcomes import Outcome, Queued, Refused, Taken
-from lockclient.stores.protocol import WatchEvent, WatchTarget
-from lockclient.stores.requests import (
+from lockclient.stores.request_types import (
     GetPosition,
     Push,
     Read,

@@ -9,7 +9,7 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from lockclient.stores.service_protocol import Tickets
+from lockclient.stores.service_store import Tickets
 from tests.support.board import Board, DashboardStore
 from tests.support.records import BACKTRACE
 

@@ -12,7 +12,7 @@ from urllib.parse import quote, urljoin
 import pytest
 
 from lockclient.errors import StoreError, StoreFull, StoreUnavailable
-from lockclient.stores.requests import Remove
+from lockclient.stores.request_types import Remove
 from tests.support.board import Board
 
 FIELDS = {"name": "a", "uuid": "u1", "reason": "it hangs"}

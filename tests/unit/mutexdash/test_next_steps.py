@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from lockclient.cli.group import group
 from lockclient.model.holder import Holder
-from lockclient.overview.verdict import Standing
+from lockclient.overview.lock_status import LockStatus
 from mutexdash.markup.next_steps import runbook_sections, steps_about_holder
 from reference import runbook
 from tests.deploy.test_rules import WANTED
@@ -71,15 +71,15 @@ def test_a_holder_in_a_pod_is_gone_to_by_kubectl(container: str | None, first: s
 SECTIONS = {
     name.lower()
     for state in ("alert", "overdue", "undecided", "broken")
-    for name in runbook_sections(Standing(state, True, True))
+    for name in runbook_sections(LockStatus(state, True, True))
 }
 
 
 def test_the_runbook_has_a_section_for_each_unhealthy_state() -> None:
     assert {name.lower() for name in WANTED} > SECTIONS
-    assert runbook_sections(Standing("ok")) == []
-    assert runbook_sections(Standing("ok", deadlock=True)) == ["LockDeadlock"]
-    assert runbook_sections(Standing("ok", held_too_long=True)) == ["LockHeldTooLong"]
+    assert runbook_sections(LockStatus("ok")) == []
+    assert runbook_sections(LockStatus("ok", deadlock=True)) == ["LockDeadlock"]
+    assert runbook_sections(LockStatus("ok", held_too_long=True)) == ["LockHeldTooLong"]
 
 
 def test_the_served_runbook_is_as_new_as_its_source() -> None:

@@ -29,8 +29,8 @@ from lockclient.overview import columns
 from lockclient.overview.columns import COLUMNS, SORTS, CellKind, first_of
 from lockclient.overview.listed_locks import Listed, urgency
 from lockclient.overview.lock_presentation import fact_rows, fact_text
+from lockclient.overview.lock_status import LockStatus
 from lockclient.overview.table import Table
-from lockclient.overview.verdict import Standing
 from mutexdash.web.openapi import description
 from tests.support.board import Board
 
@@ -267,11 +267,11 @@ def test_urgency_puts_overdue_locks_first_and_forged_ones_below() -> None:
             times |= {"auto_unlock_at": NOW + after, "auto_unlock_after": 1000 - alert + after}
         holder = Holder(name, "u", "h", **times)
         state = "ok" if verdict in ("deadlock", "held-too-long") else verdict
-        stands = Standing(state, verdict == "deadlock", verdict == "held-too-long")
-        assert stands.verdict == verdict
+        status = LockStatus(state, verdict == "deadlock", verdict == "held-too-long")
+        assert status.verdict == verdict
         first = Ticket(name, "w", revision=head) if head else None
-        order = urgency(holder, stands, waiters, first)
-        locks.append(Listed(holder, stands, waiters, first, (), order, "", NOW))
+        order = urgency(holder, status, waiters, first)
+        locks.append(Listed(holder, status, waiters, first, (), order, "", NOW))
     found = first_of(reversed(locks), "state", len(locks))
     assert [listed.holder.name for listed in found] == [name for name, *_ in STUCK]
 

@@ -20,8 +20,8 @@ from lockclient.overview import bounded_queue
 from lockclient.overview.bounded_queue import BoundedQueue
 from lockclient.overview.rows import Transition
 from lockclient.overview.table import Table
-from lockclient.stores.protocol import Capabilities
-from lockclient.stores.service_protocol import Batch, Change, Kind
+from lockclient.stores.mutex_store import Capabilities
+from lockclient.stores.service_store import Batch, Change, Kind
 from lockclient.testing.memory_store import Follower
 from tests.support.memory_store import MemoryStore
 from tests.support.processes import wait_until

@@ -9,14 +9,14 @@ from collections.abc import Callable, Hashable
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.acquisition.driver import ThreadInbox
+from lockclient.acquisition.thread_driver import ThreadInbox
 from lockclient.errors import StoreClosed, StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
 from lockclient.stores.common import background, ticket_leases
+from lockclient.stores.mutex_store import WatchEvent
 from lockclient.stores.outcomes import Outcome
-from lockclient.stores.protocol import WatchEvent
-from lockclient.stores.requests import Request, Take, Withdraw
+from lockclient.stores.request_types import Request, Take, Withdraw
 from tests.support.memory_store import MemoryStore
 from tests.support.processes import wait_until
 

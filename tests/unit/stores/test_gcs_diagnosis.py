@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lockclient.stores.diagnosis_protocol import ERROR, WARNING
+from lockclient.stores.findings import ERROR, WARNING
 from lockclient.stores.gcs.diagnosis import judged
 
 

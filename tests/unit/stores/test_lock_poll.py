@@ -11,9 +11,9 @@ from lockclient.errors import StoreClosed
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
 from lockclient.stores.common.lock_poll import LockPolls
+from lockclient.stores.mutex_store import Subscription, WatchEvent, WatchTarget
 from lockclient.stores.outcomes import Outcome, Position, Refused, Taken
-from lockclient.stores.protocol import Subscription, WatchEvent, WatchTarget
-from lockclient.stores.requests import GetPosition, Request, Take
+from lockclient.stores.request_types import GetPosition, Request, Take
 from lockclient.threads.pool import WorkerPool
 from tests.support.processes import wait_until
 

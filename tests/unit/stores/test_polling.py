@@ -15,8 +15,8 @@ import pytest
 
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.common.polling import Key, KnownItem, Polling, StoreClock, StoredItem
-from lockclient.stores.protocol import Subscription
-from lockclient.stores.service_protocol import Batch
+from lockclient.stores.mutex_store import Subscription
+from lockclient.stores.service_store import Batch
 from lockclient.threads.pool import WorkerPool
 from tests.support.processes import wait_until
 

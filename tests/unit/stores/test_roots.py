@@ -15,7 +15,7 @@ from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.gcs.keys import ObjectNames
 from lockclient.stores.gcs.location import GcsLocation
 from lockclient.stores.location import FOLDERS
-from lockclient.stores.service_protocol import Kind
+from lockclient.stores.service_store import Kind
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.location import ValkeyLocation
 from tests.support.processes import run_to_end

@@ -11,9 +11,9 @@ from random import Random
 
 import pytest
 
+from lockclient.model.auto_unlock import ClockCheck
 from lockclient.model.clocks import Now, format_stamp
 from lockclient.model.holder import Found, Holder
-from lockclient.model.silence import ClockCheck
 from lockclient.overview.rows import Row, Transition, updated
 from tests.support.soak import soaking
 from unlocker.deadlines import Deadlines

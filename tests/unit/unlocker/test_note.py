@@ -7,7 +7,7 @@ from itertools import chain
 
 import pytest
 
-from lockclient.stores.service_protocol import MAX_NOTE_BYTES
+from lockclient.stores.service_store import MAX_NOTE_BYTES
 from unlocker.notifications.event_messages import (
     AUTO_UNLOCKED,
     PAST_ALERT,

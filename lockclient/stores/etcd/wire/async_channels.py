@@ -39,7 +39,7 @@ from lockclient.stores.etcd.wire.rpc_methods import (
     open_channel,
     require_threads,
 )
-from lockclient.stores.requests import Delivery
+from lockclient.stores.request_types import Delivery
 
 IN_FLIGHT = 32
 """Requests of one loop that are in flight at once, of those that extend or end a lock and of all

@@ -33,7 +33,7 @@ from lockclient.stores.etcd.wire.rpc_methods import (
     make_call,
     open_channel,
 )
-from lockclient.stores.requests import Delivery
+from lockclient.stores.request_types import Delivery
 
 
 class _Connection(Connection):

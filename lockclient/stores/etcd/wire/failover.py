@@ -36,7 +36,7 @@ from lockclient.stores.etcd.errors import (
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.rpc_methods import Metadata, Method
-from lockclient.stores.requests import Delivery
+from lockclient.stores.request_types import Delivery
 from lockclient.threads.log_queue import get_logger
 
 log = get_logger(__name__)

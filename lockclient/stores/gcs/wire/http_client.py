@@ -27,7 +27,7 @@ from lockclient.stores.gcs import errors
 from lockclient.stores.gcs.location import GcsLocation, emulator
 from lockclient.stores.gcs.wire.access_tokens import AccessToken, AccessTokens
 from lockclient.stores.gcs.wire.http_session import HttpAnswer, session_with_deadlines
-from lockclient.stores.requests import Delivery
+from lockclient.stores.request_types import Delivery
 from lockclient.threads.backoff import Backoff
 from lockclient.threads.log_queue import get_logger
 

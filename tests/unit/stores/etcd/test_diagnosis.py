@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from lockclient.model.announcement import announced_at
-from lockclient.stores.diagnosis_protocol import FINE, WARNING, Finding
 from lockclient.stores.etcd import diagnosis
 from lockclient.stores.etcd.members import Member
+from lockclient.stores.findings import FINE, WARNING, Finding
 
 QUOTA = 2 << 30
 

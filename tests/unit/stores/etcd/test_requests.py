@@ -18,7 +18,7 @@ from lockclient.stores.etcd.keys import Keys
 from lockclient.stores.etcd.requests import PLANS
 from lockclient.stores.etcd.roles import WRITES
 from lockclient.stores.etcd.wire import messages_pb2 as wire
-from lockclient.stores.requests import (
+from lockclient.stores.request_types import (
     Claim,
     GetPosition,
     Push,

@@ -11,7 +11,7 @@ import pytest
 
 from lockclient.errors import StoreUnavailable
 from lockclient.model.clocks import Deadline
-from lockclient.stores.requests import Delivery
+from lockclient.stores.request_types import Delivery
 from lockclient.stores.valkey.errors import VoteFailure
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.location import ValkeyLocation

@@ -1,7 +1,7 @@
 """When a silent lock may be removed: the one rule for all processes that watch it.
 
-Unlockers use it (`unlocker.policy` adds the alert), and so do waiters in a bucket with `expire=1`.
-Pure: no I/O, no clock is read.
+Unlockers use it (`unlocker.alert_and_removal_times` adds the alert), and so do waiters in a bucket
+with `expire=1`. Pure: no I/O, no clock is read.
 
 Why no lock is removed early. Let D be `auto_unlock_after`. D is constant during an acquisition. The
 holder counts D from before it sends a heartbeat, and stops by itself when D has passed. We learn of

@@ -22,7 +22,7 @@ import threading
 
 from lockclient.model.clocks import monotonic
 from lockclient.overview.table import Table
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from lockclient.threads.log_queue import get_logger
 
 log = get_logger(__name__)

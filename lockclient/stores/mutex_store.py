@@ -1,8 +1,8 @@
 """The protocol of a mutex's store: send a request, watch a key, keep tickets alive.
 
-A mutex sends a request (`requests`), a frozen dataclass, and gets an outcome (`outcomes`).
+A mutex sends a request (`request_types`), a frozen dataclass, and gets an outcome (`outcomes`).
 Any store that keeps the promises written at the requests can stand behind `ClusterMutex`. Services
-need `service_protocol` besides.
+need `service_store` besides.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from lockclient.errors import StoreError
 from lockclient.model.clocks import Deadline
 from lockclient.stores.outcomes import Outcome
-from lockclient.stores.requests import Request, Withdraw
+from lockclient.stores.request_types import Request, Withdraw
 from lockclient.threads.pool import WorkerPool
 
 Result = TypeVar("Result")

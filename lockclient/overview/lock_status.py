@@ -18,8 +18,8 @@ VERDICTS: Final = (*STATES, DEADLOCK, HELD_TOO_LONG)
 """What people ask for by `state:` and `--state`; `state` in JSON is one of `STATES`."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # `standing` returns one object for equal ones
-class Standing:
+@dataclass(frozen=True, slots=True, eq=False)  # `status_of` returns one object for equal ones
+class LockStatus:
     """The verdict on a lock at one time, and all `words` by which a search finds it."""
 
     state: str
@@ -35,11 +35,11 @@ class Standing:
         object.__setattr__(self, "words", (self.state, *(word for word, so in more if so)))
 
 
-_shared: Final = lru_cache(maxsize=64)(Standing)
-"""Returns the one copy of a standing: there are a few for tens of thousands of locks."""
+_shared: Final = lru_cache(maxsize=64)(LockStatus)
+"""Returns the one copy of a status: there are a few for tens of thousands of locks."""
 
 
-def standing(holder: Holder, wall: float, *, deadlock: bool = False) -> Standing:
+def status_of(holder: Holder, wall: float, *, deadlock: bool = False) -> LockStatus:
     too_long_at = holder.too_long_at
     too_long = too_long_at is not None and wall > too_long_at
     return _shared(holder.state(wall), deadlock, too_long)

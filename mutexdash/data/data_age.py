@@ -2,7 +2,7 @@
 
 The dashboard may not write. So every 1.5 s it reads the newest announcement of all unlockers
 (linearizable), which write one every three seconds: the watch must bring it, too
-(`lockclient.overview.freshness`). The answer also proves that the store is reachable.
+(`lockclient.overview.silent_watch`). The answer also proves that the store is reachable.
 
 Without an unlocker nothing is written regularly, and a silent watch looks like a quiet store. So
 the stream is then reopened every 30 s, which misses nothing.
@@ -15,10 +15,10 @@ from contextlib import suppress
 
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, monotonic
-from lockclient.overview.freshness import Freshness
+from lockclient.overview.silent_watch import Freshness
 from lockclient.overview.table import Table
 from lockclient.service.supervision import LIMIT, Loop
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 from lockclient.text.durations import duration
 
 _POLL_INTERVAL_S, _REQUEST_TIMEOUT_S = 1.5, 2.0

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from lockclient.model.clocks import Deadline
 from lockclient.model.ticket import Ticket
-from lockclient.stores.protocol import AsyncMutexStore, Subscription
+from lockclient.stores.mutex_store import AsyncMutexStore, Subscription
 
 if TYPE_CHECKING:
-    from lockclient.stores.diagnosis_protocol import Clock, Finding
+    from lockclient.stores.findings import Clock, Finding
 
 Kind = Literal["locks", "queue", "removed", "unlockers", "withdrawn", "code"]
 NAMES_TO_SORT = 1000

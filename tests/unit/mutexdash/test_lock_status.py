@@ -14,8 +14,8 @@ from lockclient.model.fields import size_of
 from lockclient.model.holder import STATES
 from lockclient.model.ticket import Ticket
 from lockclient.mutex import ClusterMutex
-from lockclient.overview.verdict import Standing, standing
-from lockclient.stores.requests import TakeOrQueue
+from lockclient.overview.lock_status import LockStatus, status_of
+from lockclient.stores.request_types import TakeOrQueue
 from tests.support.memory_store import MemoryStore
 from tests.support.processes import wait_until
 
@@ -28,7 +28,7 @@ def test_a_mutex_writes_its_keepalive_and_max_hold() -> None:
         assert (holder.keepalive, holder.max_hold) == (True, 240.0)
         assert holder.locked_at is not None
         assert holder.too_long_at == holder.locked_at + 240
-        assert standing(holder, holder.locked_at + 241).verdict == "held-too-long"
+        assert status_of(holder, holder.locked_at + 241).verdict == "held-too-long"
     with ClusterMutex("a", store=store) as held:
         holder = held.holder()
         assert holder is not None
@@ -79,11 +79,11 @@ def test_a_frame_has_200_bytes_at_most_and_its_end_is_kept(path: str) -> None:
 def test_each_word_of_a_verdict_finds_it(state: str) -> None:
     for deadlock in (False, True):
         for late in (False, True):
-            stands = Standing(state, deadlock, late)
-            assert stands.verdict in stands.words
-            assert stands.words[0] == state
-            assert (stands.verdict == "deadlock") == deadlock
-    assert Standing("ok").verdict == "ok"
+            status = LockStatus(state, deadlock, late)
+            assert status.verdict in status.words
+            assert status.words[0] == state
+            assert (status.verdict == "deadlock") == deadlock
+    assert LockStatus("ok").verdict == "ok"
 
 
 def test_a_long_cycle_is_described_from_the_asked_lock() -> None:

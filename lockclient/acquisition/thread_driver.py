@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 from lockclient.default_store import defaults
 from lockclient.model.clocks import Deadline
+from lockclient.stores.mutex_store import MutexStore, WatchEvent
 from lockclient.stores.outcomes import Outcome
-from lockclient.stores.protocol import MutexStore, WatchEvent
-from lockclient.stores.requests import Request
+from lockclient.stores.request_types import Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """When a lock is past its alert and when it may be removed. Pure: no I/O, no clock is read.
 
-`lockclient.model.silence` argues why no lock is removed early, and lists the locks that are never
-removed. This file adds the alert, and the bound on how late a removal can be.
+`lockclient.model.auto_unlock` argues why no lock is removed early, and lists the locks that are
+never removed. This file adds the alert, and the bound on how late a removal can be.
 
 How late a removal is. Let
 
@@ -47,12 +47,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lockclient.model.silence import NEVER, ClockCheck, counted, due_at
+from lockclient.model.auto_unlock import NEVER, ClockCheck, counted, due_at
 from lockclient.overview.rows import Row
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DueTimes:
     """The times of a lock's alert and removal, on our monotonic clock.
 
     Attributes:
@@ -66,8 +66,8 @@ class Verdict:
     guessed: bool = False
 
 
-def judge(row: Row, check: ClockCheck | None) -> Verdict:
-    """Return the verdict about one lock, by the rules at the top of this file.
+def due_times(row: Row, check: ClockCheck | None) -> DueTimes:
+    """Return the times of one lock, by the rules at the top of this file.
 
     Args:
         row: the lock in the table.
@@ -75,7 +75,7 @@ def judge(row: Row, check: ClockCheck | None) -> Verdict:
     """
     holder = row.holder
     if holder.broken() or holder.alert_at is None:
-        return Verdict(NEVER, NEVER)
+        return DueTimes(NEVER, NEVER)
     if check is not None and check.now.monotonic < row.seen_at:
         check = None  # our wall clock may have jumped after that check
     decided = not holder.undecided()
@@ -83,8 +83,8 @@ def judge(row: Row, check: ClockCheck | None) -> Verdict:
     due = due_at(holder, row.seen_at, check)
     silent = counted(row.seen_at, holder.first_distance) if holder.by_distance else None
     if alert is not None or check is None or silent is None:
-        return Verdict(alert, due)
-    return Verdict(max(silent, check.own_moment(holder.alert_at)), due, guessed=True)
+        return DueTimes(alert, due)
+    return DueTimes(max(silent, check.own_moment(holder.alert_at)), due, guessed=True)
 
 
 def _alert(row: Row, stamp: float, check: ClockCheck | None, *, decided: bool) -> float | None:

@@ -8,10 +8,10 @@ from typing import cast
 
 import pytest
 
-from lockclient.overview import freshness
-from lockclient.overview.freshness import LATE, READ_AFTER, READ_AGAIN_AFTER, READINGS, Freshness
+from lockclient.overview import silent_watch
+from lockclient.overview.silent_watch import LATE, READ_AFTER, READ_AGAIN_AFTER, READINGS, Freshness
 from lockclient.overview.table import Table
-from lockclient.stores.service_protocol import ServiceStore
+from lockclient.stores.service_store import ServiceStore
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Case:
 
 @pytest.fixture
 def case(monkeypatch: pytest.MonkeyPatch) -> Case:
-    monkeypatch.setattr(freshness, "monotonic", lambda: found.now if found else 1000.0)
+    monkeypatch.setattr(silent_watch, "monotonic", lambda: found.now if found else 1000.0)
     found: Case | None = None
     found = Case()
     return found

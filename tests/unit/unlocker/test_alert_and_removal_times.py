@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockclient.model.auto_unlock import NEVER, ClockCheck
 from lockclient.model.clocks import Now
 from lockclient.model.holder import Holder
-from lockclient.model.silence import NEVER, ClockCheck
 from lockclient.overview.rows import Row
 from tests.support.records import found as as_found
 from tests.support.records import written
-from unlocker.policy import judge
+from unlocker.alert_and_removal_times import due_times
 
 WALL = 1_800_000_000.0
 """The right time when the monotonic clock is at 1000."""
@@ -69,7 +69,7 @@ def test_no_wall_clock_makes_a_lock_due_early(
     row = lock(
         found=found, seen_at=seen_at, pushed_at=WALL + skew, runtime=length / 2, after=length
     )
-    assert judge(row, clock).due == seen_at + length * 1.001
+    assert due_times(row, clock).due == seen_at + length * 1.001
 
 
 @pytest.mark.parametrize(
@@ -87,13 +87,13 @@ def test_no_wall_clock_makes_a_lock_due_early(
 def test_when_an_alert_is(row: Row, clock: ClockCheck, alert: float) -> None:
     """A write that was seen is a heartbeat, whatever it says; a lock that was found is past its
     alert by its stamp, or sooner by its runtime where the holder's clock is ahead."""
-    assert judge(row, clock).alert == pytest.approx(alert, abs=0.1)
+    assert due_times(row, clock).alert == pytest.approx(alert, abs=0.1)
 
 
 @pytest.mark.parametrize("key", ["auto_unlock_at", "alert_at", "hostname", "about"])
 def test_a_lock_with_an_unreadable_value_is_never_due(key: str) -> None:
     damaged = written(lock().holder).updated(as_found({key: b"\xff\xfe"}))
-    assert judge(Row(damaged, 1000, found=True), check(5000)).due == NEVER
+    assert due_times(Row(damaged, 1000, found=True), check(5000)).due == NEVER
 
 
 NO_CLOCK = {
@@ -148,9 +148,9 @@ def test_every_kind_of_lock_with_every_kind_of_clock(kind: str, found: bool, clo
     facts, seen, there = PUSHED_AT_1000_SEEN_AT_1020[kind]
     alert, due = (there if found else seen)[clocks]
     for clock in (NO_CLOCK, UNTRUSTED, TRUSTED)[clocks].values():
-        verdict = judge(lock(found=found, seen_at=1020, **facts), clock)
-        assert verdict.alert == (None if alert is None else pytest.approx(alert, abs=0.2))
-        assert verdict.due == pytest.approx(due, abs=0.2)
+        times = due_times(lock(found=found, seen_at=1020, **facts), clock)
+        assert times.alert == (None if alert is None else pytest.approx(alert, abs=0.2))
+        assert times.due == pytest.approx(due, abs=0.2)
 
 
 @pytest.mark.parametrize("found", [False, True], ids=["seen", "found"])
@@ -158,8 +158,8 @@ def test_where_clocks_disagree_our_own_must_have_passed_the_alert_as_well(found:
     """Of a lock of four keys that may be silent for 30 s: one that is behind delays the alert."""
     row = lock(found=found, seen_at=1020, **FOUR_KEYS)
     behind, ahead = check(1021, wrong=-100, offset=100), check(1021, wrong=100, offset=-100)
-    assert judge(row, behind).alert == pytest.approx(1130, abs=0.1)
-    assert judge(row, ahead).alert == pytest.approx(1050, abs=0.1)
+    assert due_times(row, behind).alert == pytest.approx(1130, abs=0.1)
+    assert due_times(row, ahead).alert == pytest.approx(1050, abs=0.1)
 
 
 @pytest.mark.parametrize(
