@@ -165,7 +165,6 @@ def test_near_misses_are_suggested() -> None:
 
 
 def test_debug_shows_the_traceback() -> None:
-    """And what is done meanwhile; without it there is one line."""
     nowhere = Settings(("127.0.0.1:1",))
     told = one_line(called(nowhere, "ls", status=69))
     assert "etcd at 127.0.0.1:1 did not answer in time (connection refused)" in told

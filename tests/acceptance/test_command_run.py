@@ -190,7 +190,6 @@ def test_the_default_auto_unlock_of_run(
 
 @pytest.mark.parametrize("name", ["HUP", "INT", "TERM", "USR1", *soaking("QUIT", "USR2", "WINCH")])
 def test_signals_are_passed_on(start: Start, tmp_path: Path, name: str) -> None:
-    """To the command and its children; the lock is held until they are done with it."""
     child = f"trap 'echo child >> told; exit 0' {name}; echo > up; while :; do sleep 0.05; done"
     script = f"trap 'echo parent >> told; exit 7' {name}; sh -c \"$1\"; sleep 1"
     with start("run", NAME, "--", "sh", "-c", script, "sh", child) as run:
@@ -349,7 +348,6 @@ def _held_until_it_has_ended(store: ServiceStore, folder: Path) -> None:
 def test_the_lock_is_held_until_the_last_process_has_ended(
     start: Start, store: ServiceStore, tmp_path: Path, name: str, whom: str
 ) -> None:
-    """And pushed, whether we pass a signal on or another program sends it to the whole group."""
     number = signal.Signals[f"SIG{name}"]
     options = ["--grace", "60", "--expected-runtime", "0.4", "--auto-unlock-after", "1.5"]
     with start("run", NAME, *options, "--", *DIES_AT_ONCE, "worker.py", name, "3") as run:

@@ -153,7 +153,6 @@ def test_alive_and_unlock_of_a_lost_lock_are_status_76(memory: MemoryStore, verb
 
 @pytest.mark.parametrize("verb", ["alive", "unlock"])
 def test_the_uuid_is_needed(memory: MemoryStore, verb: str) -> None:
-    """Neither name nor uuid is guessed."""
     called(memory, verb, NAME, status=2)
     called(memory, verb, status=2, CLUSTERMUTEX_UUID="x")
     called(memory, verb, "", "--uuid", "x", status=69)

@@ -55,7 +55,6 @@ def test_vouch_without_a_terminal_needs_yes(settings: Settings) -> None:
 
 
 def test_not_where_locks_stand(servers: Servers, settings: Settings) -> None:
-    """Also one that stands on a server alone which has no vote: it may be held all the same."""
     with servers.store() as store:
         mutex = ClusterMutex("deploy/prod", store=store)
         mutex.acquire()

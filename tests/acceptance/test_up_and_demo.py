@@ -129,7 +129,6 @@ def test_up_serves_clients_and_ends_cleanly(folder: Path) -> None:
 
 
 def test_up_with_valkey_needs_its_password(folder: Path) -> None:
-    """What is printed is enough for a client, and nobody else gets in; locks and ports stay."""
     urls = set()
     for held in (False, True):
         with _up("--store", "valkey", "--data", folder) as up:

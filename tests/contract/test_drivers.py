@@ -273,7 +273,6 @@ class TestGetting:
 
     @pytest.mark.needs("fencing")
     def test_its_token_is_higher_than_all_before(self, make: Make, ask: Ask) -> None:
-        """Also than that of a dead holder whose lock was taken over."""
         token = take(ask, holder("x", identity="worker-7")).token
         for _ in range(2):
             with make(identity="worker-7", timeout=0.0) as heir:

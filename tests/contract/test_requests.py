@@ -111,8 +111,6 @@ def watching(subject: Subject) -> Iterator[Watching]:
 @pytest.mark.needs("watch")
 class TestWatching:
     def test_nothing_is_missed_from_the_revision_on(self, ask: Ask, watching: Watching) -> None:
-        """What happened between the look and the watch is told, too, in order; but of another
-        lock nothing, nor of stamps."""
         mine, other, another = holder(), holder(), holder("another")
         start = take(ask, mine).token
         ask(Push(NAME, mine.uuid or "", Stamps(250.0, 350.0), start))

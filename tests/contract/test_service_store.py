@@ -244,7 +244,6 @@ class TestSignsOfLife:
 
 class TestOver:
     def test_a_record_is_forgotten(self, reader: ServiceStore, writer: ServiceStore) -> None:
-        """And no other one; the lock is free before and after."""
         first, second = remove(writer, take(writer, "a")), remove(writer, take(writer, "b"))
         change = next(record for record in loaded(reader, "removed") if record.name == "a")
         assert reader.forget(change, soon())
@@ -301,8 +300,6 @@ class TestOver:
 
 
 class TestNote:
-    """What unlockers agree on: one value, which nobody overwrites who has not seen it."""
-
     def test_the_note_is_written_by_compare_and_swap(
         self, reader: ServiceStore, writer: ServiceStore
     ) -> None:

@@ -167,7 +167,6 @@ class TestKubernetes:
         assert str(port["port"]) in str(job)
 
     def test_no_two_services_share_a_secret(self) -> None:
-        """Who has got hold of the dashboard's could else pass for an unlocker."""
         secrets = {name: secrets_of(name) for name in SERVICES}
         assert secrets["unlocker"] == {"unlocker-etcd", "unlocker-tls"}
         assert secrets["mutexdash"] == {"mutexdash-etcd", "mutexdash-tls", "mutexdash-login"}
@@ -221,8 +220,6 @@ class TestKubernetes:
 
 
 class TestOperator:
-    """What the Prometheus Operator reads. Its schemas are not here: each field is looked at."""
-
     def test_the_operator_rules_equal_the_prometheus_rules(self) -> None:
         written = operator_rules.OBJECT.read_text(encoding="utf-8")
         assert written == operator_rules.text(), "out of date: make rules"

@@ -52,7 +52,6 @@ def on_a_loop(store: EtcdStore, name: str, losses: Losses) -> None:
 def test_the_caller_and_the_store_agree_in_the_end(
     etcd: Etcd, store: EtcdStore, driver: Driver, figure: Figure
 ) -> None:
-    """Whatever happens to a request: no lock or ticket stays behind, no holder is told "lost"."""
     losses: Losses = []
 
     def live(life: str, fault: Fault, number: int) -> None:

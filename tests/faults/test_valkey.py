@@ -148,8 +148,6 @@ class TestSilence:
         wait_for_nothing(five)
 
     def test_a_cancelled_task_leaves_no_lock(self, five: Servers, store: ValkeyStore) -> None:
-        """Whatever its thread has sent arrives after it has gone, or is not sent at all."""
-
         async def main() -> None:
             task = asyncio.create_task(AsyncClusterMutex(NAME, store=store).acquire())
             await asyncio.sleep(0.05)
@@ -211,8 +209,6 @@ def refusal(store: ValkeyStore, request: Request) -> str:
 
 
 class TestMemory:
-    """What a server remembers, and what it does when it does not."""
-
     def test_flushed_scripts_are_sent_again(self, five: Servers, store: ValkeyStore) -> None:
         with ClusterMutex(NAME, store=store, expected_runtime=60) as held:
             five.command("SCRIPT", "FLUSH")

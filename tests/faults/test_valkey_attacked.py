@@ -232,8 +232,6 @@ class TestServers:
 
 
 class TestEndlessAnswers:
-    """What stands before a server, or in its place, and begins an answer of two gigabytes."""
-
     @pytest.mark.parametrize(
         ("begun", "user"),
         [

@@ -89,7 +89,6 @@ def test_pushes_and_releases_need_no_memory(tmp_path: Path, binary: str, number:
 
 
 def test_a_take_over_is_refused_and_changes_nothing(tmp_path: Path, binary: str) -> None:
-    """Though it would put a lock in the place of one that has as many bytes."""
     with running(tmp_path, 1, binary) as one, one.store() as store:
         mine = holder("a", identity="the job")
         take(store, mine)

@@ -167,7 +167,6 @@ def test_servers_with_swapped_addresses_vote_again(three: Servers) -> None:
 
 
 def test_a_flood_of_hints_is_borne(three: Servers, store: ValkeyStore) -> None:
-    """Who waits is told that there are some, and not once for each."""
     events: list[WatchEvent] = []
     listening = store.watch(WatchTarget(NAME, waiter="a waiter"), 0, events.append)
     channel = store.keys.channel(NAME)

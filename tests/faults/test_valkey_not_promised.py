@@ -121,7 +121,6 @@ def test_a_replica_has_no_vote_and_is_retried(servers: Servers, store: ValkeySto
 def test_a_backup_and_a_first_replica_cost_no_vote(
     servers: Servers, store: ValkeyStore, tmp_path: Path
 ) -> None:
-    """Though each of them changes the server's `master_replid`."""
     server, other = servers.all
     uuid, _ = take(store)
     before = server.command("INFO", "replication")["master_replid"]

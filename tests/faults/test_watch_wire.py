@@ -21,7 +21,6 @@ from tests.support.relay import Relay
 
 
 def test_a_revision_is_never_split(etcd: Etcd, root: str) -> None:
-    """What one transaction wrote comes in one answer of etcd's, however big: we rely on it."""
     with grpc.insecure_channel(etcd.endpoint, options=OPTIONS) as channel:
         keys = [f"{root}/{number}".encode() for number in range(120)]
 

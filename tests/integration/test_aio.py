@@ -147,8 +147,6 @@ class TestOutage:
         own_etcdctl: Etcdctl,
         figure: Figure,
     ) -> None:
-        """To a waiter, a holder and who comes meanwhile; the loop itself never stands still."""
-
         async def main() -> None:
             held = AsyncClusterMutex("x", store=own_store)
             waiting = AsyncClusterMutex("x", store=own_store)

@@ -225,7 +225,6 @@ class TestRefusals:
         assert "leaning up" not in caplog.text
 
     def test_a_lack_of_rights_names_user_and_keys(self, guarded: Guarded, opened: Opener) -> None:
-        """And the commands that grant them; etcd itself says only "denied"."""
         bob = opened(guarded.settings("bob"))
         with pytest.raises(StoreError) as caught:
             ClusterMutex("x", store=bob).acquire()
@@ -272,7 +271,6 @@ class TestChanges:
     def test_auth_is_switched_on_and_off_while_all_runs(
         self, unguarded: Guarded, opened: Opener
     ) -> None:
-        """Whoever has a user goes on; who has none is told to give one."""
         store, stranger = opened(unguarded.settings()), opened(unguarded.settings(None))
         held = ClusterMutex("x", store=store)
         waiter = ClusterMutex("x", store=opened(unguarded.settings()))

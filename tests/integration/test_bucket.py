@@ -83,7 +83,6 @@ def test_a_holder_learns_that_it_lost_the_lock(
 
 
 def test_the_command_has_no_token_to_give(settings: Settings, store: ServiceStore) -> None:
-    """Nor has its child one that it would inherit from a lock around it."""
     script = f'echo "$CLUSTERMUTEX_UUID/$CLUSTERMUTEX_FENCING_TOKEN/"; {COMMAND} show x --json'
     words = ("run", "x", "--", "sh", "-c", script)
     told, _, seen = piped(settings, *words, CLUSTERMUTEX_FENCING_TOKEN="17").stdout.partition("\n")

@@ -216,7 +216,6 @@ def test_of_records_a_part_is_read(
 
 
 def test_a_listing_of_more_than_a_page(store: ServiceStore, server: BucketServer) -> None:
-    """Of metadata alone, a thousand locks a page."""
     for number in range(1001):
         said = taker(f"lock-{number}", SOON).subkeys()
         server.bucket.insert(

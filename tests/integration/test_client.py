@@ -46,7 +46,6 @@ def live(name: str = "x") -> None:
 
 
 def test_its_connection_is_used(etcd: Etcd, root: str) -> None:
-    """And only that, from the root that is given; it is the program's to close."""
     with etcd3.client(port=etcd.port) as client:
         ClusterMutex.setup(client=client, root=root)
         live()

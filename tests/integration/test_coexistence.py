@@ -49,7 +49,6 @@ def test_the_import_is_quick() -> None:
 
 
 def test_the_first_acquire_imports_nothing(etcd: Etcd) -> None:
-    """What a store needs is imported with the first mutex that is made."""
     late = run("-c", LATE, f"etcd://{etcd.endpoint}/late").split()
     assert late == []
 

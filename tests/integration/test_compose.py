@@ -64,9 +64,6 @@ def test_the_file_is_valid() -> None:
 def test_a_service_becomes_ready_with_the_command_and_environment_given(
     name: str, etcd: Etcd
 ) -> None:
-    """And the file's own health check, run as it stands, agrees; so does that of the image, at
-    other ports: nobody there, or one that hangs, fails. Alerts are made of metrics that there are:
-    a renamed one silences an alert without a word."""
     text = (CHECKOUT / "Dockerfile").read_text(encoding="utf-8")
     (image,) = re.findall(r"^HEALTHCHECK .*?CMD (\[.+?\])$", text, re.MULTILINE | re.DOTALL)
     _, *check = json.loads(image)

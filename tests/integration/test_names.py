@@ -60,7 +60,6 @@ def test_broken_data_before_and_under_a_lock_does_not_hurt(
 def test_a_broken_ticket_has_its_place(
     store: ServiceStore, root: str, etcdctl: Etcdctl, ticket: str, value: bytes
 ) -> None:
-    """Whatever it says: those behind it wait until it goes, and then get on."""
     key = f"{root}/queue/x/{ticket}"
     put(etcdctl, key, value)
     mutex = ClusterMutex("x", store=store)

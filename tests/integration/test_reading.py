@@ -137,8 +137,6 @@ def test_the_first_of_too_many_tickets_are_not_read(
 
 
 def test_the_newest_records_are_kept_and_all_are_counted(put: Put, store: ServiceStore) -> None:
-    """Whatever the order of their keys, and written again or not; the count goes on with the
-    watch."""
     now = time.time()
     names = [f"{number * 7 % 10}-{number:02}" for number in range(50)]
     for name in names:

@@ -103,8 +103,6 @@ class TestWhatIsWritten:
     def test_a_long_backtrace_is_written_once_for_all_removals(
         self, store: EtcdStore, etcdctl: Etcdctl
     ) -> None:
-        """And read with each of them; a record whose code is gone, or is not what it was, says all
-        else."""
         root, backtrace = store.location.root, "  File …, in main\n" * 1000
         removals = []
         for name in ("x", "y"):

@@ -148,7 +148,6 @@ def ask_as(servers: Servers, kind: str, *words: str) -> Any:
 
 @pytest.mark.parametrize("kind", USERS)
 def test_no_other_key_is_in_reach(servers: Servers, kind: str) -> None:
-    """Neither another prefix nor a command that is not needed, nor anybody's password."""
     servers.command("SET", "other", "secret")
     for command in ("GET other", "KEYS *", "FLUSHALL", "CONFIG SET a b", "CONFIG GET requirepass"):
         with pytest.raises(ErrorReply, match=r"(?i)no permission"):

@@ -205,7 +205,6 @@ def subscribers(server: Server, channel: str) -> int:
 def test_a_hand_over_is_seen_at_once(
     servers: Servers, store: ValkeyStore, writer: ValkeyStore
 ) -> None:
-    """Who waits is told of a release, and so are services, which then look."""
     store.poll = 3600.0
     holder = take(writer, "a")
     watcher = Watcher(store)

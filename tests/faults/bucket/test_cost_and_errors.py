@@ -80,7 +80,6 @@ class TestErrors:
     def test_a_412_that_is_no_precondition_is_an_error_at_once(
         self, server: BucketServer, store: ServiceStore
     ) -> None:
-        """Of a take, a heartbeat, a release, and of a write without a precondition."""
         text = "Request violates constraint 'constraints/gcp.restrictNonCmekServices'"
         by_policy = {"errors": [{"reason": "orgPolicyConstraintFailed", "message": text}]}
         said = json.dumps({"error": {"code": 412, "message": text, **by_policy}}).encode()

@@ -34,7 +34,6 @@ class TestSomebodyElseS:
     def test_is_never_written_over(
         self, server: BucketServer, store: ServiceStore, metadata: dict[str, str]
     ) -> None:
-        """Whatever is asked: who asks is told which object is in the way."""
         before = server.bucket.insert(OBJECT, BODY, Conditions(), metadata=metadata)
         mine = holder(identity="me")
         previous = replace(mine, fencing_token=1, stamp_revisions=(1, 1))
@@ -54,7 +53,6 @@ class TestSomebodyElseS:
     def test_is_in_no_list(
         self, server: BucketServer, store: ServiceStore, metadata: dict[str, str]
     ) -> None:
-        """So that no unlocker completes its removal, nor deletes it for an old trace."""
         before = server.bucket.insert(OBJECT, BODY, Conditions(), metadata=metadata)
         store.announce("unlocker-1", "{}", 60, soon())
         for _ in range(3):

@@ -62,7 +62,6 @@ class TestLateCreates:
     def test_after_others_had_it_in_between(
         self, server: BucketServer, store: ServiceStore, other: ServiceStore
     ) -> None:
-        """What stands in its way goes from hand to hand, also through another program's."""
         uuid = self.given_up(server, store)
         ask(store, Withdraw(NAME, uuid, tombstone=True))
         # The last is let go of by who has not taken it, and has to look.
@@ -215,9 +214,6 @@ class TestLateCreates:
     def test_a_cancelled_task_leaves_no_lock(
         self, server: BucketServer, store: ServiceStore, seconds: float
     ) -> None:
-        """Whatever its thread has sent arrives after it has gone, or is not sent at all; and if its
-        request is answered in a moment, nothing can come late: no trace is left."""
-
         async def main() -> None:
             server.fault("POST", HANG, seconds=seconds)
             task = asyncio.create_task(AsyncClusterMutex(NAME, store=store).acquire())

@@ -46,7 +46,6 @@ def test_many_waiters_delay_no_other_lock(server: BucketServer, store: ServiceSt
 
 
 def test_many_held_locks_are_polled_at_once(server: BucketServer, store: ServiceStore) -> None:
-    """So a loss is noticed as soon with hundreds of them as with one."""
     arrived: list[float] = []
 
     def wait_for_all(_: Asked) -> None:

@@ -211,13 +211,10 @@ def _quiet() -> Any:
 def test_an_end_at_any_await_leaves_nothing(
     how: End, beside: Beside, work: Work, awaits: int
 ) -> None:
-    """Neither lock nor ticket, watch nor place in line; what is held is told by the held lock."""
     assert end_everywhere(how, beside, work) >= awaits
 
 
 def test_a_late_waking_is_no_event() -> None:
-    """Nor is it a timeout; and an event that comes after the end of the loop is no error."""
-
     async def main() -> LoopInbox:
         inbox = LoopInbox()
         inbox.put(WatchEvent(1))

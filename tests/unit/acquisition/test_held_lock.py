@@ -228,7 +228,6 @@ class TestDropped:
         assert "dropped" not in caplog.text
 
     def test_nothing_piles_up(self, store: MemoryStore) -> None:
-        """Neither what is lost and never released, nor what was dropped."""
         mutex = ClusterMutex(NAME, store=store)
 
         def lose() -> None:

@@ -123,7 +123,6 @@ def test_an_interrupt_leaves_nothing(
     "ask", [lambda held: held.healthy, HeldLock.check_health], ids=["healthy", "check_health"]
 )
 def test_an_interrupted_question_hides_no_loss(ask: Callable[[HeldLock], object]) -> None:
-    """Who asks finds the loss, and is interrupted at any step: `on_lost` is called all the same."""
     number = 0
     while True:
         number += 1

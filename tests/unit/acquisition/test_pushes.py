@@ -46,7 +46,6 @@ def test_a_failed_push_does_not_end_later_pushes() -> None:
 
 
 def test_the_holder_s_time_counts_from_before_its_push_was_sent() -> None:
-    """Else it would work on under a lock that the unlocker may have removed."""
     store = SlowStore(late_s=1.5)
     with ClusterMutex("x", store=store, expected_runtime=1, auto_unlock_after=2) as held:
         held.alive(force=True)

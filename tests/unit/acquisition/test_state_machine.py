@@ -215,7 +215,6 @@ class TestLostAnswers:
         assert acquisition.holder.alert_at == 5_320.0
 
     def test_a_slow_answer_is_confirmed_first(self) -> None:
-        """Who has the lock since seconds ago may be past its time already."""
         assert isinstance(begun().answered(Taken(5), at(2)), Push)
 
     def test_a_lock_removed_before_its_confirmation_needs_a_new_uuid(self) -> None:
@@ -434,7 +433,6 @@ class TestHoldingIt:
         assert acquisition.loss is None
 
     def test_its_own_release_is_no_loss(self) -> None:
-        """What the watch, a look or a push that was overtaken bring afterwards is no news."""
         acquisition = held()
         push = acquisition.push(at(9))
         assert acquisition.unlock_request() == Unlock("x", "me")

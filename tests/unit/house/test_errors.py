@@ -82,14 +82,12 @@ def test_a_copy_has_no_history(error: ClusterMutexError) -> None:
 
 
 def test_fields_default_to_none() -> None:
-    """What is not known is None, and an answer that did not come may have happened."""
     error = LockLost("m")
     assert (error.name, error.uuid, error.holder, error.removal) == (None, None, None, None)
     assert StoreUnavailable("m").unknown is True
 
 
 def test_all_are_exported() -> None:
-    """Whatever can be raised can be caught by its name in `lockclient`."""
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
     ours = {kind.__name__ for kind in kinds if issubclass(kind, Exception)}
     assert len(ours) > 6

@@ -131,7 +131,6 @@ class TestStamps:
 
     @given(st.floats(0, MAX_STAMP - 1))
     def test_they_come_back(self, wall: float) -> None:
-        """What is written is read again, to the millisecond."""
         assert parse_stamp(format_stamp(wall)) == pytest.approx(wall, abs=0.0006)
 
     @given(st.text())

@@ -193,7 +193,6 @@ class TestHolder:
         assert not holder.broken()
 
     def test_a_null_is_as_good_as_missing(self) -> None:
-        """So "never" can be said, and a client may say of everything that it does not know it."""
         said = json.dumps(dict.fromkeys(ABOUT_FACTS))
         holder = Holder.read("x", found({**SOUND, "about": said}))
         assert holder == Holder.read("x", found(SOUND))
@@ -220,11 +219,8 @@ class TestHolder:
 
 
 class TestUndecided:
-    """What makes a lock that is well otherwise one of which nobody can tell when it is due."""
-
     @given(wall=st.floats(0, 4e9), runtime=seconds, more=st.floats(0.001, MAX_DURATION_S))
     def test_no_lock_of_ours_is(self, wall: float, runtime: float, more: float) -> None:
-        """Whatever the durations, as they are written and read."""
         longer = min(runtime + more, MAX_DURATION_S)
         how = Runtime(runtime, longer if runtime < MAX_DURATION_S else None)
         mine = replace(timed(), expected_runtime=how.expected, auto_unlock_after=how.auto_unlock)
@@ -278,8 +274,6 @@ class TestUndecided:
 
 
 class TestLeftovers:
-    """What stands in the store of a holder that was there before, or of somebody else."""
-
     @pytest.mark.parametrize("key", ["alert_at", "auto_unlock_at", "about"])
     def test_values_older_than_the_uuid_are_ignored(self, key: str) -> None:
         for value in (b"7", b"{}", b"\xff"):

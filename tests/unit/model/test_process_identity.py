@@ -58,7 +58,6 @@ def test_hostile_words_prove_nothing(pid: str) -> None:
 
 @pytest.mark.parametrize("said", [None, "", " ", "a b c", "a b c d e f", "\0 \0 1 \0"])
 def test_another_form_proves_nothing(said: str | None) -> None:
-    """Neither nothing, nor too few words, nor too many."""
     assert provably_runs(said) is False
 
 

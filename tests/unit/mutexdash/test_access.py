@@ -87,7 +87,6 @@ def test_a_form_of_our_own_page_passes_and_of_another_does_not(board: Board) -> 
 
 
 def test_a_form_is_a_form_and_a_program_s_request_is_json(board: Board) -> None:
-    """What a browser sends for another site without asking is never JSON."""
     asked: tuple[tuple[str, dict[str, Any]], ...] = (
         (UNLOCK, {"data": FIELDS, "content_type": "multipart/form-data"}),
         (UNLOCK, {"data": b"{}", "content_type": "text/plain"}),
@@ -133,7 +132,6 @@ def test_every_way_to_write_is_behind_the_gate(board: Board) -> None:
 
 
 def test_so_many_force_unlocks_a_minute_and_no_more() -> None:
-    """What unlocks nothing does not count: typing errors lock nobody out."""
     with board_of(f"{WRITES} --force-unlock-limit 2") as board:
 
         def unlock(**changes: str) -> Any:
@@ -259,7 +257,6 @@ def test_more_users_are_no_more_guesses_without_end(guarded: Board) -> None:
 
 
 def test_more_networks_are_no_more_guesses_without_end(guarded: Board) -> None:
-    """And a user that has logged in somewhere is let in there again, with a new password, too."""
     assert ask(guarded, "ann", "söcret:1", "192.168.1.1") == 200
     codes = [ask(guarded, "ann", f"x{n}", f"10.0.{n}.1") for n in range(80)]
     assert codes == [401] * 60 + [429] * 20

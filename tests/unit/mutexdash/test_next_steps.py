@@ -83,7 +83,6 @@ def test_the_runbook_has_a_section_for_each_unhealthy_state() -> None:
 
 
 def test_the_served_runbook_is_as_new_as_its_source() -> None:
-    """Else: make runbook."""
     assert runbook.RENDERED.read_text(encoding="utf-8") == runbook.text()
 
 
@@ -100,7 +99,6 @@ def test_each_alert_has_a_section_in_the_runbook() -> None:
 
 
 def test_the_runbook_has_no_html_of_its_own() -> None:
-    """What the source says is text: no tag, no handler, nothing that needs another CSP."""
     html = runbook.RENDERED.read_text(encoding="utf-8")
     tags = {tag.lower() for tag in re.findall(r"</?([a-zA-Z0-9]+)", html)}
     plain = {"h1", "h2", "h3", "p", "strong", "em", "code", "pre", "ul", "ol", "li", "a", "hr"}

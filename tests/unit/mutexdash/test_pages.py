@@ -35,7 +35,6 @@ def test_the_list_shows_holder_host_reason_and_age(board: Board) -> None:
 
 
 def test_states_are_words_not_only_colours(board: Board) -> None:
-    """And the bar has a text for screen readers, and no inline style."""
     board.store.take("a", held_for=400)
     board.store.take("b", held_for=1000)
     board.store.take("c", alert_at="x")

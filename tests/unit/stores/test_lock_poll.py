@@ -153,7 +153,6 @@ def test_a_sleeping_or_leaving_waiter_passes_its_turn_on(queue: Queue, leaves: b
 
 
 def test_waiters_ask_for_themselves_when_a_poll_is_refused() -> None:
-    """So that each of them raises it."""
     pool = WorkerPool("look", 2)
     queue, seen = Queue(pool), list[WatchEvent]()
     for waiting in queue.waiting.values():

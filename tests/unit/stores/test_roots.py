@@ -79,7 +79,6 @@ def test_setup_auth_refuses_a_nested_root() -> None:
 
 
 def test_they_are_all_folders_of_all_stores() -> None:
-    """Of each name that a layout of keys makes, the first segment after the root."""
     keys = Keys("/r")
     of_lock = keys.keys_of("n")
     etcd = [keys.everything[0] + kind.encode() for kind in get_args(Kind)]

@@ -232,7 +232,6 @@ def test_texts_of_any_kind_take_no_time_to_speak_of() -> None:
     ],
 )
 def test_nothing_acts_in_a_chat(text: str, shown: str) -> None:
-    """And what is copied from there is understood as the text."""
     assert chat(text) == shown
     if "\n" not in text:
         assert meant(shown) in (text, shown)

@@ -98,8 +98,6 @@ def test_an_asynchronous_exception_loses_one_line_at_most() -> None:
 
 
 def test_a_thread_of_the_program_logs_in_place() -> None:
-    """And a handler may wait for a release, whichever thread calls it."""
-
     class Notes(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             seen.append((record.getMessage(), threading.get_ident() == here, is_inside()))

@@ -103,7 +103,6 @@ def switches_of(thread: int) -> int:
 
 class TestThreads:
     def test_work_is_done_at_once_up_to_the_limit(self) -> None:
-        """And what is more waits for one of those threads; no work is left undone."""
         workers, go, at_once, most = (
             WorkerPool("test", 4),
             threading.Event(),
@@ -124,7 +123,6 @@ class TestThreads:
         assert max(most) == 4
 
     def test_they_end_when_there_is_nothing_to_do(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """And begin again when there is."""
         monkeypatch.setattr(pool, "IDLE_S", 0.05)
         workers, done = WorkerPool("test", 4), list[int]()
         for number in range(200):

@@ -101,7 +101,6 @@ def test_locks_kept_by_a_restart_are_counted(site: Site) -> None:
 
 
 def test_of_too_many_past_their_alert_the_most_urgent_are_listed(site: Site) -> None:
-    """What can't be removed, what is due, what only a person can free, then the rest."""
     service = site.unlocker(max_removals=1)
 
     def listed() -> Counter[str]:

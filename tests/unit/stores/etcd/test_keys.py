@@ -77,7 +77,6 @@ def test_a_key_is_parsed_back(name: str, part: str, uuid: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_range_of_a_kind_has_all_its_keys(kind: str) -> None:
-    """And those of no other kind."""
     keys = SPACE.keys_of("🔒")
     whole = {
         "locks": keys.uuid,

@@ -73,8 +73,6 @@ keys = st.lists(
 
 @given(keys, st.integers(1, 9))
 def test_each_key_is_read_once_and_in_order(keys: list[bytes], limit: int) -> None:
-    """Whatever the keys are, also such as no client of ours would write, and however small a page
-    is; keys outside of the range are left alone."""
     inside = [SPAN[0] + key for key in keys]
     outside = [b"/lock", b"/locks", b"/locks0", b"/queue/x/y"]
     store = Store(inside + outside)
@@ -92,8 +90,6 @@ def test_no_page_is_requested_twice(keys: list[bytes], sizes: list[int], taken: 
 
 @pytest.mark.parametrize("size", [10, 450, 16_000, 64_000, 1_500_000])
 def test_a_page_is_of_about_a_million_bytes(size: int) -> None:
-    """Whatever one key holds: a record of a removal may be a thousand times a stamp. The first
-    page is of few keys, as nothing is known by then."""
     store = Store(below([f"job-{number:05}" for number in range(3000)]), lambda _: size)
     assert len(store.read_all()) == 6000
     assert store.sizes[0] == paging.FIRST_KEYS * size

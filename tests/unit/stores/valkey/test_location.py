@@ -31,7 +31,6 @@ def test_a_url_names_servers_and_a_prefix() -> None:
 
 
 def test_user_and_password_come_from_the_environment() -> None:
-    """And are shown nowhere."""
     place = ValkeyLocation.of("valkey://h", {"VALKEY_USER": "me", "VALKEY_PASSWORD": "secret"})
     assert (place.user, place.password) == ("me", "secret")
     assert "secret" not in repr(place)
