@@ -1,4 +1,4 @@
-"""An unlocker on a clock of its own, the promises that were made to holders, and what came of them.
+"""An unlocker on its own clock, and whether it kept the times that holders were promised.
 
 Early is before the holder's own deadline: its monotonic clock, read before it sent its last push,
 plus its `auto_unlock_after`. Nothing is allowed for there. In time is by the bounds stated on top

@@ -1,4 +1,4 @@
-"""What tests of the command share."""
+"""Fixtures for tests of the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client that may write locks, and nothing else, and means harm: ENDPOINT, SECONDS, SEED.
+"""A malicious client with the rights to write locks: ENDPOINT, SECONDS, SEED.
 
 It writes below `locks/`, `queue/` and `withdrawn/`, as `clustermutex setup-auth` lets any client
 do, and waits for each answer and a moment longer, so that it and not etcd is the limit. At its end

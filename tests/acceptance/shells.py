@@ -1,4 +1,4 @@
-"""The command as people meet it: started by a program, and in a shell in a terminal."""
+"""The command started by a program, and in a shell in a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make bench` runs: the quick way, with whatever peers this machine has."""
+"""`make bench` runs: the quick variant, with the peers that this machine has."""
 
 from __future__ import annotations
 

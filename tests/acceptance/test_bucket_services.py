@@ -1,4 +1,4 @@
-"""The programs on a bucket: a holder that dies is alerted on and removed, and people can see it."""
+"""The programs on a bucket: a dead holder is alerted on, removed and shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command as a whole: its start, its help and its reference, its errors."""
+"""The whole command: its start, help, reference and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`clustermutex run`: a lock for as long as a command, and what it started, lives."""
+"""`clustermutex run`: the lock is held while the command and its children live."""
 
 from __future__ import annotations
 

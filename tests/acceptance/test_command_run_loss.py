@@ -1,4 +1,4 @@
-"""`clustermutex run` on the bad day: the lock is lost, etcd is away, the command hangs."""
+"""`clustermutex run` in trouble: the lock is lost, etcd is unreachable, the command hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`clustermutex run` in a terminal: keys, job control, and programs that ask what they run in."""
+"""`clustermutex run` in a terminal: keys, job control, programs that query the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`clustermutex lock`, `alive` and `unlock`: a script holds a lock, without a process of ours."""
+"""`clustermutex lock`, `alive` and `unlock`: a script holds a lock without a process of ours."""
 
 from __future__ import annotations
 

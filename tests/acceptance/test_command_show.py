@@ -1,4 +1,4 @@
-"""`clustermutex show` and `force-unlock`: who holds a lock, and taking it from them."""
+"""`clustermutex show` and `force-unlock`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`clustermutex vouch`: who knows that nobody holds a lock need not wait for new servers."""
+"""`clustermutex vouch`: an operator states that nobody holds a lock; new servers vote at once."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Whatever a client writes that may write locks: both services keep their memory, honest locks go
-in time, and probes are answered.
+"""A malicious client: both services keep their memory, and honest locks are not affected.
 
 It takes 5 seconds in `make test`, and 120 in `make soak`. The machine may be slow and
 busy: so a control, a thread that asks a server which does nothing else, says how long a probe takes

@@ -1,4 +1,4 @@
-"""Ctrl-C at each step between the request and the lock's release, in a program that ends then."""
+"""Ctrl-C at each step between the request and the release, in a program that then ends."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The programs on stores that are looked at, a bucket and servers of Valkey: a holder that dies is
-alerted on and removed, and people can see it."""
+"""The programs on polled stores, a bucket and Valkey: a dead holder is removed."""
 
 from __future__ import annotations
 

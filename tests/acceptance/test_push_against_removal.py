@@ -1,4 +1,4 @@
-"""A push against a removal at the same moment: one of the two wins, and both agree which."""
+"""A push and a removal at the same moment: exactly one wins, and both processes agree which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line over processes: the order of the tickets, whatever happens to those who wait."""
+"""The queue over several processes: the order of the tickets, also when waiters die."""
 
 from __future__ import annotations
 

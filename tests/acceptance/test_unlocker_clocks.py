@@ -1,4 +1,4 @@
-"""The `unlocker` program on clocks that are wrong: no lock is removed early, and none is kept."""
+"""The `unlocker` program on wrong clocks: no lock is removed early, and none is kept."""
 
 from __future__ import annotations
 

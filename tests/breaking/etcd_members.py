@@ -1,4 +1,4 @@
-"""Three members of etcd, and how they and the ways to them are broken."""
+"""Three members of etcd, and the faults of the members and of the network to them."""
 
 from __future__ import annotations
 

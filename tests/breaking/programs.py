@@ -1,4 +1,4 @@
-"""The programs of a run, and what happens to them: killed, frozen, begun anew."""
+"""The programs of a run, which are killed, frozen and restarted."""
 
 from __future__ import annotations
 

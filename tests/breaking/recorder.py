@@ -1,4 +1,4 @@
-"""Writes down etcd's whole event stream, from all members at once: the first to tell tells it.
+"""Records etcd's whole event stream from all members at once, without duplicates.
 
 How late it may be with an event it knows by reading beside it, again and again: what a read that
 was sent at a moment did not show was written after that.

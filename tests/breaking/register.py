@@ -1,4 +1,4 @@
-"""What locks are there to protect: counters that are read, and written one higher a moment later.
+"""Counters that the locks protect: each worker reads one and writes it one higher later.
 
 They are kept by the process that breaks all else, so that nothing happens to them. A counter of
 the kind `plain` takes whatever comes; one of the kind `fenced` refuses who has a lower token than

@@ -1,4 +1,4 @@
-"""The stores that are broken, and how: Valkeys and a bucket; three members of etcd are beside."""
+"""The stores that are broken, and their faults: Valkeys and a bucket (etcd: `etcd_members`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that wants locks, uses them, and writes its history: `python -m tests.breaking.worker`.
+"""A process that takes and uses locks and writes its history: `python -m tests.breaking.worker`.
 
 It does what the clients of the simulation do, on a real store, and under each lock it counts: in
 the register, with its token and without, and in etcd by a transaction with the lock's guard.

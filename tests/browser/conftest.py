@@ -1,4 +1,4 @@
-"""A real Chromium before the real dashboard before a real etcd."""
+"""A real Chromium, the real dashboard, a real etcd."""
 
 from __future__ import annotations
 

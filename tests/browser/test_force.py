@@ -1,4 +1,4 @@
-"""Force-unlock as a person does it: the name, the reason, and the holder that was looked at."""
+"""Force-unlock as a person does it: the name, the reason, and the shown holder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a lock says about itself is text on the page, in every field, and moves nothing."""
+"""Hostile texts of locks stay text on the page, in each field, and move nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees at a glance, and what a click does: rows, hosts, links, times."""
+"""Lists at a glance, and what clicks do: rows, hosts, links, times."""
 
 from __future__ import annotations
 

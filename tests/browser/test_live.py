@@ -1,4 +1,4 @@
-"""Pages that follow what happens, without being loaded again."""
+"""Pages that update without a reload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A page of somebody else's, in the browser of who runs an etcd of ours, and what it can do."""
+"""A page of another origin, opened in the browser of an operator of etcd."""
 
 from __future__ import annotations
 

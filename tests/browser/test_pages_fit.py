@@ -1,4 +1,4 @@
-"""Each page in each state: nothing sticks out to the side, and axe finds nothing serious.
+"""Each page in each state: no horizontal overflow, and no serious finding of axe.
 
 axe checks contrast, names, roles, headings and the reach of the keyboard, in both themes.
 `make pictures` draws the pages for people.

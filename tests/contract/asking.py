@@ -1,4 +1,4 @@
-"""Holders, tickets and records for the contract, and asking a store for them."""
+"""Holders, tickets and records for the contract suite, and requests to a store."""
 
 from __future__ import annotations
 

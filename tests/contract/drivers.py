@@ -1,4 +1,4 @@
-"""The two drivers with one face, so that one suite holds both to their promises."""
+"""Both drivers (threads, asyncio) behind one interface, so that one suite tests both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever follows a store, and what happened there as it was told."""
+"""A follower of a store, and the changes that it was notified of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Subjects: the stores that are held to their contract, and how one is named."""
+"""Subjects: the stores that the contract suite tests, and their names."""
 
 from __future__ import annotations
 

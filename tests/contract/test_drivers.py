@@ -1,4 +1,4 @@
-"""What `ClusterMutex` and `AsyncClusterMutex` promise alike, on each store."""
+"""The promises that `ClusterMutex` and `AsyncClusterMutex` share, on each store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finalizers that the garbage collector runs in a thread of a store, over every store."""
+"""Finalizers that the garbage collector runs in a thread of a store, on each store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of promises in docs/stores.md, against what this suite holds each store to."""
+"""The table of promises in docs/stores.md equals what this suite tests."""
 
 from __future__ import annotations
 

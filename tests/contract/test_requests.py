@@ -1,4 +1,4 @@
-"""What `test_model` leaves out of requests: names, the tickets' lease, late requests, watches.
+"""Requests beyond `test_model`: names, the ticket lease, late requests, watches.
 
 And in stores without fencing tokens, what another client writes to a lock.
 """

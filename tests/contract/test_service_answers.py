@@ -1,4 +1,4 @@
-"""What every store promises to answer about itself, who waits and what is held; and its end."""
+"""A store's answers about itself, its waiters and its locks; and its end."""
 
 from __future__ import annotations
 

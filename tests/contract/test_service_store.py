@@ -1,4 +1,4 @@
-"""What every store promises to who reads and follows all, announces itself, and clears away."""
+"""A store for services: reading and following all keys, announcements, clean-up."""
 
 from __future__ import annotations
 

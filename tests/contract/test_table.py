@@ -1,4 +1,4 @@
-"""What a table makes of each store: the same picture, notified of by whatever way there is."""
+"""The table over each store: the same snapshot, by watch or by poll."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports and errors of a program that waits for a lock, by both drivers."""
+"""Reports and errors of a program that waits for a lock, with both drivers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that rings: an unlocker, mutexdash, Prometheus, Alertmanager, and who gets its messages.
+"""A whole alerting stack: an unlocker, mutexdash, Prometheus, Alertmanager and a receiver.
 
 The files under `deploy/` are used as they stand, with addresses replaced and times shortened, so
 that a test does not take minutes: scrapes and evaluations each second, `for` 2 s, `keep_firing_for`

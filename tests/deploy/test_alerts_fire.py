@@ -1,4 +1,4 @@
-"""It really rings: from a worker that forgets `alive()` to a message in somebody's hand.
+"""The whole way of an alert: from a worker that forgets `alive()` to a received message.
 
 With the real Prometheus and Alertmanager and the files under `deploy/`; `tests/deploy/stack.py`
 says which times in them are shortened.

@@ -1,4 +1,4 @@
-"""The Grafana dashboard: fit to be provisioned from a file, and each of its queries has data."""
+"""The Grafana dashboard can be provisioned from its file, and each of its queries has data."""
 
 from __future__ import annotations
 

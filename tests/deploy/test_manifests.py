@@ -1,4 +1,4 @@
-"""The systemd units and the Kubernetes manifest, by those who read them: systemd and its schema."""
+"""The systemd units and the Kubernetes manifest, checked by systemd and by the schema."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster to break, for all tests of a module; each test leaves it whole."""
+"""A cluster with faults for all tests of a module; each test leaves it whole."""
 
 from __future__ import annotations
 

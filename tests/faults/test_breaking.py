@@ -1,4 +1,4 @@
-"""Real servers and programs, broken by a seed, and what the checker finds: `make faults`, a cut."""
+"""Real servers and programs broken by a seed, and checked: a short `make faults`."""
 
 from __future__ import annotations
 

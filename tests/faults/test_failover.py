@@ -1,4 +1,4 @@
-"""One member hangs, dies or is cut off, the leader moves: callers notice a pause, not an error."""
+"""A member hangs, dies or is cut off, the leader moves: callers notice a pause, no error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Python is broken around real clients, by a seed: `make process-faults`, a cut."""
+"""Python is broken around real clients, by a seed: a short `make process-faults`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An etcd that was restored from a backup: no lock goes early, and a restore is noticed."""
+"""An etcd restored from a backup: no lock is removed early, and the restore is noticed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""etcd is upgraded under locks, member by member, from this machine's to the newest, and back."""
+"""etcd is upgraded under locks, member by member, to the newest version and back."""
 
 from __future__ import annotations
 

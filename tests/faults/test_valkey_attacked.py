@@ -1,4 +1,4 @@
-"""What was tried against locks by majorities, and must not work: two holders, names blocked."""
+"""Attacks on locks by majorities: no two holders, no blocked names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`expire=1`: a lock is over with its time, and who takes it then tells so on record."""
+"""`expire=1`: a lock expires with its time, and the next taker records that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers of Valkey and Redis that take no writes, or none that need memory."""
+"""Servers of Valkey and Redis that take no writes, or only those that need no memory."""
 
 from __future__ import annotations
 

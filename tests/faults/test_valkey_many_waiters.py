@@ -1,4 +1,4 @@
-"""A crowd that wants one lock: it goes from hand to hand, and the servers are asked by one."""
+"""Many waiters for one lock: it is handed over, and one waiter polls the servers for all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked while some servers are away, and the others alone can't tell; or are slow."""
+"""Requests while some servers are unreachable or slow, and the others alone can't decide."""
 
 from __future__ import annotations
 

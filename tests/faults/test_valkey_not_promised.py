@@ -1,4 +1,4 @@
-"""The table of docs/protocol-valkey.md: what is noticed of it, and when it is not."""
+"""The table "what can't be promised" of docs/protocol-valkey.md, row by row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The assumptions of watch streams, and how often they are opened, from etcd's side of the wire."""
+"""The assumptions about watch streams, checked on etcd's side of the wire."""
 
 from __future__ import annotations
 

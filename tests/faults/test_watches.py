@@ -1,4 +1,4 @@
-"""Watches that survive: streams cut, etcd killed, frozen, compacted, or away."""
+"""Watches survive: streams cut, etcd killed, frozen, compacted, or unreachable."""
 
 from __future__ import annotations
 

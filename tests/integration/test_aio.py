@@ -1,4 +1,4 @@
-"""`AsyncClusterMutex` over a real etcd: cancellations, crowds, outages, loops."""
+"""`AsyncClusterMutex` over a real etcd: cancellations, many tasks, outages, loops."""
 
 from __future__ import annotations
 

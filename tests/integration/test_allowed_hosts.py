@@ -1,4 +1,4 @@
-"""Who gets in to the programs themselves, without etcd."""
+"""Host names that the programs accept, without etcd."""
 
 from __future__ import annotations
 

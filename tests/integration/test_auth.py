@@ -1,4 +1,4 @@
-"""Users and passwords with a real etcd: tokens that expire, rights that lack, changes meanwhile."""
+"""Users and passwords with a real etcd: expired tokens, missing rights, changes meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locks in a bucket, which nothing but the URL says: what the contract leaves out."""
+"""Locks in a bucket that only the URL chooses: what the contract suite leaves out."""
 
 from __future__ import annotations
 

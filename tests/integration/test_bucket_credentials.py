@@ -1,4 +1,4 @@
-"""Who asks a bucket: a service account by its file, whose token runs out or can't be had."""
+"""Credentials of a bucket: a service account's file, expired and refused tokens."""
 
 from __future__ import annotations
 

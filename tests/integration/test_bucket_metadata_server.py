@@ -1,4 +1,4 @@
-"""Credentials from the metadata server of Google's machines, which may hang, refuse or be away."""
+"""Credentials from Google's metadata server, which may hang, refuse or be unreachable."""
 
 from __future__ import annotations
 

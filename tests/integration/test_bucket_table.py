@@ -1,4 +1,4 @@
-"""The picture of all locks in a bucket: what happens there is told, and costs a listing a look."""
+"""The table of locks in a bucket: changes are reported, at one listing a poll."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A signal handler and a finalizer may call the library on top of any of its own lines."""
+"""Reentrancy: a signal handler or a finalizer calls the library on top of any of its lines."""
 
 from __future__ import annotations
 

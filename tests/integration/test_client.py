@@ -1,4 +1,4 @@
-"""On the connection of an `etcd3` client that a program has already: its channel and its token."""
+"""The connection of a program's own `etcd3` client: its channel and its token."""
 
 from __future__ import annotations
 

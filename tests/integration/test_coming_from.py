@@ -1,4 +1,4 @@
-"""docs/guide.md, Coming from another lock: our examples run as they stand, on a real etcd."""
+"""docs/guide.md, Coming from another lock: the examples run as printed, on a real etcd."""
 
 from __future__ import annotations
 

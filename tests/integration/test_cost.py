@@ -1,4 +1,4 @@
-"""What a lock costs, in counts that no noise can move."""
+"""The cost of a lock, in counts that noise can't change."""
 
 from __future__ import annotations
 

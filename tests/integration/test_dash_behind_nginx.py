@@ -1,4 +1,4 @@
-"""The dashboard behind a real nginx that appends to `X-Forwarded-For`: nobody chooses who he is."""
+"""The dashboard behind a real nginx: no client can choose its own address."""
 
 from __future__ import annotations
 

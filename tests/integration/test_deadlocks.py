@@ -1,4 +1,4 @@
-"""Two processes that wait for each other, on a real etcd: seen by the command and the dashboard."""
+"""A deadlock of two processes on a real etcd is shown by the command and the dashboard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The etcd that we start answers programs, and no web page: by HTTP as a browser would speak it."""
+"""The etcd that we start serves no web page: tried by HTTP as a browser would."""
 
 from __future__ import annotations
 

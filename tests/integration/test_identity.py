@@ -1,4 +1,4 @@
-"""A worker that crashed and comes back with its identity has its lock back at once."""
+"""A crashed worker that restarts with its identity has its lock back at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Instruments: what a program is told of its locks, in its own thread, and what a lock says."""
+"""Instruments: the events of a program's locks, in their own thread; owner, labels, context."""
 
 from __future__ import annotations
 

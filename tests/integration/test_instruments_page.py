@@ -1,4 +1,4 @@
-"""docs/programs.md, Instruments and Frameworks: what needs no framework, run as it stands."""
+"""docs/programs.md, Instruments and Frameworks: examples that need no framework run."""
 
 from __future__ import annotations
 

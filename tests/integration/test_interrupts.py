@@ -1,4 +1,4 @@
-"""Ctrl-C in the middle of a request, over a real etcd: what it breaks must be nobody else's."""
+"""Ctrl-C in the middle of a request, over a real etcd, harms no other caller."""
 
 from __future__ import annotations
 

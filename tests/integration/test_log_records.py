@@ -1,4 +1,4 @@
-"""Log records: this library's name their lock; the program's own do with a filter."""
+"""Log records of the library name their lock; those of the program do with a filter."""
 
 from __future__ import annotations
 

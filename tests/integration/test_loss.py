@@ -1,4 +1,4 @@
-"""A lock that is lost on a real etcd: its holder knows, whether etcd answers or not."""
+"""A lost lock on a real etcd: its holder notices, whether etcd answers or not."""
 
 from __future__ import annotations
 

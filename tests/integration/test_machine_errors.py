@@ -1,4 +1,4 @@
-"""What this machine refuses, or its files, is told as that, and not as a server that is down."""
+"""Failures of this machine and its files are named as such, not as a server that is down."""
 
 from __future__ import annotations
 

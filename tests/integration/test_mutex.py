@@ -1,4 +1,4 @@
-"""`ClusterMutex` in one process, over a real etcd: it follows `threading.Lock`, and tells more."""
+"""`ClusterMutex` in one process, over a real etcd: it follows `threading.Lock`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Broken data, and keys that nobody knows, hurt no lock; over a real etcd."""
+"""Broken data and foreign keys affect no lock, over a real etcd."""
 
 from __future__ import annotations
 

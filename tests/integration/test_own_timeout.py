@@ -1,4 +1,4 @@
-"""Where nobody listens, the limit that a caller has set holds; who is silent has time to answer."""
+"""Timeouts of callers: kept if all members refuse; silent members have time to answer."""
 
 from __future__ import annotations
 

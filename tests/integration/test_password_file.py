@@ -1,4 +1,4 @@
-"""Passwords that come from a file: a new one needs no restart, and errors name the file."""
+"""Password files: a new password needs no restart, and errors name the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading everything where much is written by others: by bytes, and no more kept than is shown."""
+"""Reads of stores with many foreign keys: bounded by bytes, and in what is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reentry: garbage that releases a lock may be collected at any instruction of the library."""
+"""Reentrancy: a finalizer that releases a lock may run at any instruction of the library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The etcd store beyond the contract of all stores: what etcd alone has, and how it can fail."""
+"""The etcd store beyond the contract of all stores, and its failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/guide.md, Testing: its examples as other people's tests, run as they stand."""
+"""docs/guide.md, Testing: the examples run as printed, as tests of another project."""
 
 from __future__ import annotations
 

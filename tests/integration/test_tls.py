@@ -1,4 +1,4 @@
-"""TLS with a real etcd: all of it works, and each mistake is told by its name."""
+"""TLS with a real etcd: all requests work, and each mistake is named."""
 
 from __future__ import annotations
 

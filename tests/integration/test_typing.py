@@ -1,4 +1,4 @@
-"""What type checkers say to users: a project of its own with all public names, and the wheel."""
+"""Type checkers on a project that uses all public names, and on the wheel."""
 
 from __future__ import annotations
 

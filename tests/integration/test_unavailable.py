@@ -1,4 +1,4 @@
-"""etcd away, frozen, restarted; answers lost and requests late: no hang, no leak, no guess."""
+"""etcd unreachable, frozen, restarted; lost answers and late requests: no hang, no leak."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The picture of all locks in Valkey servers: what a majority says, if some are unreachable."""
+"""The table of locks in Valkey servers: the view of a majority, if some are unreachable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locks in Valkey by the URL alone: what works over it, what says that it does not, and TLS."""
+"""Locks in Valkey by the URL alone: features, errors of missing ones, and TLS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A history as the rules look at it: its lines by kind, etcd's events folded, what was troubled."""
+"""A history prepared for the rules: lines by kind, etcd's events folded, times of trouble."""
 
 from __future__ import annotations
 

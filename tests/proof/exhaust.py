@@ -1,4 +1,4 @@
-"""Every order there is, within bounds: `python -m tests.proof.exhaust [--faults N] [--clients N]`.
+"""All orders of events within bounds: `python -m tests.proof.exhaust [--faults N] [--clients N]`.
 
 The real `Acquisition` and the real transactions, on the simulated etcd, without time: clients that
 take, wait, push, release, give up and die, an unlocker that looks and removes, a foreign client

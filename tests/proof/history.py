@@ -1,4 +1,4 @@
-"""Histories: what each process of a test began and completed, and what etcd says happened.
+"""Histories: the operations that each process began and completed, and etcd's events.
 
 Each process writes a file of its own, one JSON object a line, each line in one step, so that a kill
 cuts none in two. A recorder writes etcd's whole event stream below the root into another. Times are

@@ -1,4 +1,4 @@
-"""etcd's events, folded: who had which lock from when to when, who stood in line, what is left."""
+"""etcd's events, folded: the holders of each lock with their times, the queue, the rest."""
 
 from __future__ import annotations
 

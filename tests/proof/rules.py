@@ -1,4 +1,4 @@
-"""The rules: each looks through a history for one promise that was broken, and says so.
+"""The rules: each searches a history for a violation of one promise.
 
 A rule yields sentences, one for each break, and none where all is well. Times of etcd's writes are
 the recorder's: never earlier than the write, and at most `Limits.lag` later.

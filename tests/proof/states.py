@@ -1,4 +1,4 @@
-"""Two states that differ only in how high their revisions are, are one: revisions become ranks."""
+"""States that differ only in the height of their revisions are equal: revisions become ranks."""
 
 from __future__ import annotations
 

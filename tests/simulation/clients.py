@@ -1,4 +1,4 @@
-"""What virtual clients do with the real `AsyncClusterMutex` and `ClusterMutex`, and write down."""
+"""The actions of virtual clients with the real `AsyncClusterMutex` and `ClusterMutex`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Virtual time, processes and threads: what runs when is decided by a seed, and by nothing else.
+"""Virtual time, processes and threads: a seed alone decides the order of execution.
 
 Each thread of the real code is a greenlet here. It goes on until it waits for something, and then
 the next entry of one heap of moments has its turn. So a run that takes minutes for the code takes

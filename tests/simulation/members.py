@@ -1,4 +1,4 @@
-"""The members of the simulated etcd: what is wrong with each, and what their errors look like."""
+"""The members of the simulated etcd: their faults and their errors."""
 
 from __future__ import annotations
 

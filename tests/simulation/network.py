@@ -1,4 +1,4 @@
-"""Between clients and the simulated etcd: members, delays, what is lost, and what comes late.
+"""The network between clients and the simulated etcd: delays, losses, late requests.
 
 A channel here has the interface of one of grpcio's, or of grpc.aio's. A request arrives when it
 arrives: its sender may have given up, may be frozen, or may have ended.

@@ -1,4 +1,4 @@
-"""What is to happen in a run: who does what when, and which faults come. All of it from a seed.
+"""The plan of a run: the clients' actions and the faults, all from a seed.
 
 A plan is a list of steps, and any part of it is a plan as well: so a failure is shrunk by leaving
 steps out. A token says both, the seed and which steps are left: `1234` or `1234:0,3,17`.

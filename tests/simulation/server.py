@@ -1,4 +1,4 @@
-"""The simulated etcd behind a real gRPC server: so the contract suite can hold it to a real one."""
+"""The simulated etcd behind a real gRPC server, for the contract suite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real unlockers on a simulated etcd in virtual time: what a test sees at the outside of them.
+"""Real unlockers on a simulated etcd in virtual time, as tests see them from outside.
 
 Seen are what people are notified of, the log, the store, and the HTTP endpoints. A minute takes a
 fraction of a second, and one seed gives one order of events.

@@ -1,4 +1,4 @@
-"""Watch streams of the simulated etcd, each told when it comes to it."""
+"""Watch streams of the simulated etcd: each gets its events with its own delay."""
 
 from __future__ import annotations
 

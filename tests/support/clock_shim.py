@@ -1,4 +1,4 @@
-"""A wall clock that is wrong, for a program that the tests start: set, put forward, put back, fast.
+"""A wrong wall clock for a program that the tests start: set, moved, or too fast.
 
 A library of a few lines of C (`clock_shim.c`), preloaded into the program, moves what it reads off
 the wall clock by what stands in a file, also while it runs. Its monotonic clock stays right. Not

@@ -1,4 +1,4 @@
-"""What the cases of `clustermutex doctor`'s findings make their clusters of."""
+"""Parts of the clusters in the cases of `clustermutex doctor`."""
 
 from __future__ import annotations
 

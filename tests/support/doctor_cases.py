@@ -1,4 +1,4 @@
-"""Clusters without and with each thing that `clustermutex doctor` finds fault with.
+"""Clusters with and without each fault that `clustermutex doctor` finds.
 
 A case is a generator: it yields the settings of a cluster without the fault, then those of one with
 it (mostly the same cluster), and may yield those of one that followed the advice.

@@ -1,4 +1,4 @@
-"""What tests do with an etcd beside using it: etcdctl, its counters, freezing it."""
+"""Tools around an etcd: etcdctl, its counters, freezing it."""
 
 from __future__ import annotations
 

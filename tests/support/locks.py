@@ -1,4 +1,4 @@
-"""Locks of any store, as tests ask for them past the mutexes: who has one, who waits, what goes."""
+"""Locks of any store, read and written by tests past the mutexes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests need beyond Python, in one list: for `make test`, for CI, for what is left out.
+"""The programs that the tests need beyond Python, in one list: for `make test`, CI, reports.
 
 `python tests/support/machine_needs.py` installs what is missing where that may be done: as root,
 with apt-get. What is missing after that it names once. Tests that need it are left out (`needed`

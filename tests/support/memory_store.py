@@ -1,4 +1,4 @@
-"""The store in memory with hands of its own: what others do there, and what it was asked."""
+"""The memory store with a hand of the test: writes of other clients, and a log of requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking for a page of HTTP by any path and any header, without a client's own ideas of them."""
+"""HTTP requests with any path and any header, without a client's normalization."""
 
 from __future__ import annotations
 

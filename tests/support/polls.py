@@ -1,4 +1,4 @@
-"""Names of locks that people take for another one."""
+"""Look-alike names of locks."""
 
 from __future__ import annotations
 

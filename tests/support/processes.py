@@ -1,4 +1,4 @@
-"""Real programs for the tests: services, and waiting for what they do."""
+"""Real programs for the tests: services, and waiting for their effects."""
 
 from __future__ import annotations
 

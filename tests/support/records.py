@@ -1,4 +1,4 @@
-"""Locks as they are written to a store, and as they stand in it."""
+"""Locks as they are written to a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A TCP relay before a server: it delays, swallows or cuts what is said, and counts who comes."""
+"""A TCP relay before a server: it delays, swallows or cuts data, and counts connections."""
 
 from __future__ import annotations
 

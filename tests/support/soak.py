@@ -1,4 +1,4 @@
-"""Cuts of long tests: what `make test` tries once or small, `make soak` tries at length."""
+"""The scale of long tests: small in `make test`, at length in `make soak`."""
 
 from __future__ import annotations
 

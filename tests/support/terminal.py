@@ -1,4 +1,4 @@
-"""Programs of ours as a person runs them: with pipes, or in a terminal of their own."""
+"""Programs of ours as a person runs them: with pipes, or in their own terminal."""
 
 from __future__ import annotations
 

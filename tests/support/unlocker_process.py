@@ -1,4 +1,4 @@
-"""The programs `unlocker` and `mutexdash` as tests run them, and what they say."""
+"""The programs `unlocker` and `mutexdash` in tests, and their output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A connection to a server of Valkey's as one of its users."""
+"""A connection to a Valkey server as one of its users."""
 
 from __future__ import annotations
 

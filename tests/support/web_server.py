@@ -1,4 +1,4 @@
-"""A web server of the test's own, which answers as a function says."""
+"""A web server of a test, which answers by a function."""
 
 from __future__ import annotations
 

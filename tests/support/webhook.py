@@ -1,4 +1,4 @@
-"""A web server that gets messages, as chats and Alertmanager send them."""
+"""A web server that receives messages of chats and of Alertmanager."""
 
 from __future__ import annotations
 

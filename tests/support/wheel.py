@@ -1,4 +1,4 @@
-"""What is installed by people: the distributions of this checkout, built aside."""
+"""The distributions of this checkout, built aside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program that uses locks while Python is broken around it: one case of `tests.breaking.process`.
+"""One case of `tests.breaking.process`: a program that uses locks while its Python is broken.
 
 Its notes say who works under which token; nothing but `os.write` is needed for them, so that they
 can be written from anywhere, and are never half done.

@@ -1,4 +1,4 @@
-"""What happens to the Python of a program: each fault lasts until the end of its block."""
+"""Faults of a program's Python: each lasts until the end of its block."""
 
 from __future__ import annotations
 

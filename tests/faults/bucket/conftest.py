@@ -1,4 +1,4 @@
-"""A bucket to break, and two programs' stores in it."""
+"""A bucket with faults, and the stores of two programs in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bucket that answers "too many requests" for a long time: it is there, and nothing was done."""
+"""A bucket that answers "too many requests" for a long time."""
 
 from __future__ import annotations
 

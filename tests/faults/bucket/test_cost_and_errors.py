@@ -1,4 +1,4 @@
-"""What a lock in a bucket costs, and what is said when it can't be had."""
+"""The cost of a lock in a bucket, and the errors when it can't be taken."""
 
 from __future__ import annotations
 

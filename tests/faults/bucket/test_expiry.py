@@ -1,4 +1,4 @@
-"""`expire=1`: who wants a lock removes what it has seen to be silent, where no unlocker runs."""
+"""`expire=1`: without an unlocker, a client removes a lock that it has seen silent."""
 
 from __future__ import annotations
 

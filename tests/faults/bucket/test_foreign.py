@@ -1,4 +1,4 @@
-"""What others write under the names of locks: theirs is left alone, and none blocks a name."""
+"""Foreign objects under the names of locks are left alone, and block no name."""
 
 from __future__ import annotations
 

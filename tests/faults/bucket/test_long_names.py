@@ -1,4 +1,4 @@
-"""The longest name with the longest uuid, percent-encoded: more than an object's name may have."""
+"""The longest name with the longest uuid, percent-encoded: beyond the limit of object names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many tasks that want one lock in a bucket, whose object takes no more: they cost no other."""
+"""Many tasks that want one busy lock in a bucket delay no other lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two at one lock in a bucket at the same time, and a bucket that is busy: one of them wins."""
+"""Two clients at one lock in a bucket at the same time, and a busy bucket: one of them wins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A try of a bucket ends when its time is up, whatever the other side does or leaves undone."""
+"""A try of a bucket ends on time, whatever the other side does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`AsyncClusterMutex` on a store in memory: cancelled at every await, and what is its own."""
+"""`AsyncClusterMutex` on a memory store: cancelled at each await."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Held locks: dropped ones, blocks of their own, exits elsewhere, callbacks."""
+"""Held locks: garbage-collected ones, their blocks, exits elsewhere, callbacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waits that a signal interrupts, and that go on only when their time is up: they end then.
+"""Waits that a signal interrupts end on time.
 
 That is what a process meets that was stopped (Ctrl-Z, a container's pause) and goes on. Here it
 comes in no other way: the main thread leaves the signal to the one that waits, and keeps the

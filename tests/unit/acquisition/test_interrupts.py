@@ -1,4 +1,4 @@
-"""Ctrl-C at every single step: either the lock is held and `locked()` says so, or nothing is left.
+"""Ctrl-C at each step: the lock is held and `locked()` is true, or nothing is left.
 
 A real signal finds most of these moments once in a million tries. Here a trace function raises
 `KeyboardInterrupt` at the first step inside the library, then at the second, and so on.

@@ -1,4 +1,4 @@
-"""Pushes that fail, and answers that come late: neither ends what follows, nor gives time."""
+"""Failed pushes and late answers neither end later pushes nor extend the time."""
 
 from __future__ import annotations
 

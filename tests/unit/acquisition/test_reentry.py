@@ -1,4 +1,4 @@
-"""Reentry: garbage that releases a lock in the middle of the library's own code hangs nothing."""
+"""Reentrancy: a finalizer that releases a lock inside the library's own code hangs nothing."""
 
 from __future__ import annotations
 

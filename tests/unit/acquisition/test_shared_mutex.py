@@ -1,4 +1,4 @@
-"""Owners that share one mutex object: a call means the caller's newest, else the only one."""
+"""Calls on a shared mutex mean the caller's newest acquisition, else the only one."""
 
 from __future__ import annotations
 

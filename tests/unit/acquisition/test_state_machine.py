@@ -1,4 +1,4 @@
-"""One acquisition, step by step; `tests/proof/exhaust.py` tries every order of several."""
+"""One acquisition, step by step; `tests/proof/exhaust.py` tries all orders of several."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How `ClusterMutex` drives the engine where a real store is too quick or too slow to show it."""
+"""`ClusterMutex` and the state machine on stores that are slow, silent or late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exit statuses: the help texts, which docs/command.md repeats, tell each, and no other."""
+"""The help texts, which docs/command.md repeats, name each exit status and no other."""
 
 from __future__ import annotations
 

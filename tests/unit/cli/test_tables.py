@@ -1,4 +1,4 @@
-"""Tables on a terminal: what is shortened, what is left out, and what never is."""
+"""Tables on a terminal: columns that are shortened, left out, or always whole."""
 
 from __future__ import annotations
 

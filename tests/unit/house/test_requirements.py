@@ -1,4 +1,4 @@
-"""What pyproject.toml asks for: all that is imported, and nothing with a hole that is known."""
+"""The requirements in pyproject.toml: each import is there, and no version with a known hole."""
 
 from __future__ import annotations
 

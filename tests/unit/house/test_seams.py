@@ -1,4 +1,4 @@
-"""Tests reach below the seams no more than they do: these bounds can only fall."""
+"""Tests reach below the seams no more than today: these bounds can only fall."""
 
 from __future__ import annotations
 

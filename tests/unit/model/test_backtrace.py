@@ -1,4 +1,4 @@
-"""The stack that a lock shows: the user's own, in little room."""
+"""The backtrace of a lock: the user's own frames, bounded in bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Durations that make sense, deadlines, and stamps as text."""
+"""Valid durations, deadlines, and stamps as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits for each other: circles among waits, and who one is."""
+"""Cycles among waits, and the actors in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read from the store is hostile until parsed; what was written is read again."""
+"""Holders are parsed from hostile data; a written holder is read back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the process that gave itself an identity certainly runs still."""
+"""Whether the process that an identity names still runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents and texts say for how long records of removals are kept."""
+"""Documents and texts state the retention of removal records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of all removal records, and what viewers may take of a dashboard's memory and disk."""
+"""Exports of all removal records, and their bounds in memory and disk."""
 
 from __future__ import annotations
 

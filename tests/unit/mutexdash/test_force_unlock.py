@@ -1,4 +1,4 @@
-"""Force-unlock: what is asked for wrongly, changed meanwhile, refused, or of unknown outcome."""
+"""Force-unlock: wrong input, changed holders, refusals, unknown outcomes."""
 
 from __future__ import annotations
 

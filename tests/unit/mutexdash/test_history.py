@@ -1,4 +1,4 @@
-"""What went, and how: rows that stay for a moment, lanes of the timeline; pictures of pictures."""
+"""Ended locks: rows that stay briefly, lanes of the timeline, updated snapshots."""
 
 from __future__ import annotations
 

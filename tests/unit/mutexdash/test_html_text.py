@@ -1,4 +1,4 @@
-"""How hostile texts, times and bars are written."""
+"""Hostile texts, times and bars as HTML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verdict on a lock in one word, and what a client writes that verdicts are made of."""
+"""The status of a lock in one word, and the facts of a client that it depends on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to do about a stuck lock: commands that are safe to paste, whatever the lock says."""
+"""Next steps for a stuck lock: commands that are safe to paste, whatever the lock's texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The API keeps to its own description: real answers against `openapi.yaml`."""
+"""The API matches `openapi.yaml`: real answers are validated."""
 
 from __future__ import annotations
 

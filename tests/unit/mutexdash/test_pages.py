@@ -1,4 +1,4 @@
-"""The pages, as HTML: what stands on them in every state."""
+"""The pages as HTML, in each state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of facts and columns: what stands in them is told and shown everywhere, undone too."""
+"""The tables of facts and columns: each fact is shown everywhere it should be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people search for: fields, what is not, pids and uuids."""
+"""The search for locks: fields, negation, pids and uuids."""
 
 from __future__ import annotations
 

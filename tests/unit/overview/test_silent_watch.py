@@ -1,4 +1,4 @@
-"""A picture is stale when the watch does not bring what is known to be written, and only then."""
+"""A table is stale if and only if the watch does not bring known writes."""
 
 from __future__ import annotations
 

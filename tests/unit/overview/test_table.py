@@ -1,4 +1,4 @@
-"""The picture of all locks is the same, followed or read at once, on however many pages."""
+"""The table is the same, followed or read at once, on any number of pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checker against another one, which searches orders: detangle's, by Wing and Gong.
+"""The checker against detangle's, which searches orders (Wing and Gong).
 
 It is told the same small histories: who called when, and what came of it with which revision.
 """

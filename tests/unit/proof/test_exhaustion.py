@@ -1,4 +1,4 @@
-"""Every order within small bounds; larger ones by `python -m tests.proof.exhaust`."""
+"""All orders within small bounds; larger ones: `python -m tests.proof.exhaust`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each bug that is planted on purpose can be planted; `make mutants` says whether it is found."""
+"""Each planted bug can be planted; `make mutants` checks that it is found."""
 
 from __future__ import annotations
 

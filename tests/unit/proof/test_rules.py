@@ -1,4 +1,4 @@
-"""Each rule of the checker finds what it is about in a small history, and nothing in a good one."""
+"""Each rule of the checker finds its violation in a small history, and none in a good one."""
 
 from __future__ import annotations
 

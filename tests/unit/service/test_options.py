@@ -1,4 +1,4 @@
-"""What the services log, as text and as JSON; their signals and arguments."""
+"""Logs of the services as text and JSON; their signals and arguments."""
 
 from __future__ import annotations
 

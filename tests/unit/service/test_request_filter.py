@@ -1,4 +1,4 @@
-"""The door of both services: the hosts and the sites that get in."""
+"""The request filter of both services: the hosts and sites that it admits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ends or hangs is noticed, told to systemd by silence, and ends the process in the end."""
+"""Ended or hanging parts are noticed, stop systemd's watchdog, and end the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes on beside the callers of one store: tickets, clean-up, deputies."""
+"""Background work of a store: ticket leases, clean-up, requests of the main thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which settings of a bucket `doctor` finds fault with: see `doctor_cases.py`, too."""
+"""Settings of a bucket that `doctor` reports; more in `doctor_cases.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who has a lock is asked once for all in a process; its waiters take it in turn."""
+"""One poll of a lock serves all waiters of a process, which take it in turns."""
 
 from __future__ import annotations
 

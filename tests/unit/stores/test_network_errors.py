@@ -1,4 +1,4 @@
-"""Network, TLS and local errors: the reason of each, whatever library has wrapped it."""
+"""Network, TLS and local errors: the reason of each, inside any wrapper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From URL and environment to settings: precedence, and an error for whatever is malformed."""
+"""Settings from URL and environment: precedence, and an error for each malformed one."""
 
 from __future__ import annotations
 

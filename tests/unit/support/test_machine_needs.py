@@ -1,4 +1,4 @@
-"""What the tests need beyond Python: installed where that may be done, else named and counted."""
+"""The programs that tests need: installed where possible, else named and counted."""
 
 from __future__ import annotations
 

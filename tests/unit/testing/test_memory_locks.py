@@ -1,4 +1,4 @@
-"""`lockclient.testing`: what a test can have happen to locks in memory, and who gets none."""
+"""`lockclient.testing`: locks in memory, and the programs that may not use them."""
 
 from __future__ import annotations
 

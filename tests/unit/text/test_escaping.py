@@ -1,4 +1,4 @@
-"""What goes out of this program holds nothing that is not seen, and nothing that acts."""
+"""Escaped output: nothing invisible, and nothing active."""
 
 from __future__ import annotations
 

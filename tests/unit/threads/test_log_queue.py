@@ -1,4 +1,4 @@
-"""The log queue: a handler that blocks, or ends its thread, costs log lines and nothing else."""
+"""The log queue: a blocked or ended handler costs log lines only."""
 
 from __future__ import annotations
 

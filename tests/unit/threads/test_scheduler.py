@@ -1,4 +1,4 @@
-"""The scheduler, and worker pools: their jobs, their threads, and what the system refuses."""
+"""The scheduler and worker pools: jobs, threads, and refused threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a lock is due: on every clock that can be wrong, never early, and not never."""
+"""When a lock is due: on each wrong clock, never early, and not never."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds: memory and time with very many locks, and how much of a pause counts as blind."""
+"""Bounds of memory and time with very many locks, and the share of a pause that counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scrape shows: well-formed, complete from the start, bounded whatever locks say."""
+"""Scrapes: well-formed, complete from the start, bounded for hostile locks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The note of the unlockers: who is owed what, whatever stands there and in whatever order."""
+"""The unlockers' shared note: the events owed to each recipient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom several unlockers notify, and how often: real ones in virtual time, killed at any moment."""
+"""Notifications by several unlockers in virtual time, killed at any moment."""
 
 from __future__ import annotations
 

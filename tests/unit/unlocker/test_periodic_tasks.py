@@ -1,4 +1,4 @@
-"""The tasks go on whatever the wall clock does."""
+"""Periodic tasks run on whatever the wall clock does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many removals pass in a minute, and when the limit disengages."""
+"""The number of removals in a minute, and when the limit disengages."""
 
 from __future__ import annotations
 

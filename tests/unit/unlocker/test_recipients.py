@@ -1,4 +1,4 @@
-"""Recipients: names, timeouts, redirects; and a lock's text does nothing in a chat."""
+"""Recipients: names, timeouts, redirects; hostile texts of locks in a chat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which records and marks go, and when: by clocks that the test moves, on the store in memory."""
+"""Deletion of records and tombstones: by clocks that the test moves, on the memory store."""
 
 from __future__ import annotations
 

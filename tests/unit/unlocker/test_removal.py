@@ -1,4 +1,4 @@
-"""What unlockers alert on, remove and keep, and what their metrics say of it: in virtual time."""
+"""Alerts, removals and metrics of unlockers, in virtual time."""
 
 from __future__ import annotations
 

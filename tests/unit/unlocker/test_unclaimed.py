@@ -1,4 +1,4 @@
-"""Locks that are free though clients wait: found by their state alone, and never too early."""
+"""Free locks with waiters are found by their state alone, and never too early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns at the connection of an event loop: so many tasks at a time, in order."""
+"""Turns at the connection of an event loop: a limited number of tasks, in order."""
 
 from __future__ import annotations
 

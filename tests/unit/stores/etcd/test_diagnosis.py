@@ -1,4 +1,4 @@
-"""The limits at which `doctor` finds fault with what an etcd says: see `doctor_cases.py`, too."""
+"""The limits at which `doctor` reports a fault of etcd; more in `doctor_cases.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""etcd's and gRPC's errors: what they mean, and what people read."""
+"""Errors of etcd and gRPC: their meaning and their text."""
 
 from __future__ import annotations
 

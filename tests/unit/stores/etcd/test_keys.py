@@ -1,4 +1,4 @@
-"""Names and keys: every name has keys of its own, and a key says whose it is."""
+"""Names and keys: each name has its own keys, and a key is parsed back to its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tickets' lease: granted anew after its end, and waiters hear of each one that was lost."""
+"""The ticket lease: granted anew after its end; waiters are notified of each loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which watches there are and where each stands: told in order, once, and begun again safely."""
+"""Watches and their positions: events in order, once, and safe restarts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of Valkey's servers: what they mean, and what people read of them."""
+"""Errors of Valkey servers: their meaning and their text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""URLs of Valkey and Redis, and what the names and numbers of their keys mean."""
+"""URLs of Valkey and Redis, and the names and numbers of their keys."""
 
 from __future__ import annotations
 

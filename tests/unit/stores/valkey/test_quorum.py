@@ -1,4 +1,4 @@
-"""What so many votes come to: no two majorities, and nobody's silence is a vote."""
+"""Counting votes: no two majorities, and silence is no vote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads between two steps of the Valkey store, which no test with servers can time."""
+"""Thread interleavings in the Valkey store that no test with servers can time."""
 
 from __future__ import annotations
 
