@@ -69,20 +69,6 @@ class _Commands(click.Group):
         found: click.Command = getattr(module, file)
         return found
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            from difflib import get_close_matches
-
-            near = get_close_matches(args[0], _FOLDERS, 3)
-            if not near:
-                raise
-            meant = " or ".join(f"`{name}`" for name in near)
-            raise click.UsageError(f"{error.message} Did you mean {meant}?", ctx) from error
-
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, _FOLDERS))
         for title, helps in SECTIONS.items():
@@ -98,6 +84,7 @@ def _hand_down(ctx: click.Context, _param: click.Parameter, settings: Settings |
 
 @click.group(
     cls=_Commands,
+    commands=[click.Command(name) for name in _FOLDERS],  # click suggests one of these names
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""

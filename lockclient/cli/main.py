@@ -73,6 +73,8 @@ def _print_error(error: Exception, *, debug: bool) -> int:
     """Print an error and return the exit status."""
     import click
 
+    from lockclient.cli.output import print_error
+
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return error.exit_code
@@ -85,7 +87,7 @@ def _print_error(error: Exception, *, debug: bool) -> int:
         return INTERRUPTED
     text, status = _sentence(error)
     color = False if os.environ.get("NO_COLOR") else None
-    click.secho(f"clustermutex: {' '.join(text.split())}", fg="red", err=True, color=color)
+    print_error(f"clustermutex: {' '.join(text.split())}", fg="red", color=color)
     return status
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
@@ -54,19 +53,26 @@ def cut_process(text: str, room: int) -> str:
     return f"{cut_end(host if len(host) <= left else host.partition('.')[0], left)}:{pid}"
 
 
+def is_terminal(stream: TextIO | None) -> bool:
+    """Return whether a stream is a terminal; None is a stream that was closed at the start."""
+    return stream is not None and stream.isatty()
+
+
 def on_terminal() -> bool:
     """Return whether stdout is a terminal."""
-    return sys.stdout.isatty()
+    return is_terminal(sys.stdout)
 
 
-def wrapped(text: str, indent: int) -> str:
+def wrapped(text: str, indent: int, stream: TextIO | None = None) -> str:
     """Return a sentence that begins at the column `indent`, in lines that fit the terminal.
 
-    No line ends inside a word or a command to copy, or between a number and its unit. If stdout is
-    no terminal, the sentence stays one line.
+    No line ends inside a word or a command to copy, or between a number and its unit. If `stream`
+    (None: stdout) is no terminal, the sentence stays one line.
     """
-    if not on_terminal():
+    if not is_terminal(stream or sys.stdout):
         return text
+    import shutil  # not for a command without a terminal: it loads all compressions
+
     # No-break spaces mark blanks that must not end a line; `plain` has escaped all others.
     whole = _UNBROKEN.sub(lambda found: found[0].replace(" ", _NO_BREAK_SPACE), text)
     width = max(20, shutil.get_terminal_size().columns - indent)
@@ -86,9 +92,14 @@ def counted_locks(names: Sequence[str]) -> str:
     return f"{counted(len(names), 'lock')} ({listed}{more})"
 
 
+def print_error(text: str, **style: Any) -> None:
+    """Print a sentence on stderr, in lines that fit its terminal."""
+    click.secho(wrapped(text, 0, sys.stderr), err=True, **style)
+
+
 def can_ask() -> bool:
     """Return whether stdin is a terminal, so that a person can be asked."""
-    return bool(sys.stdin) and sys.stdin.isatty()
+    return is_terminal(sys.stdin)
 
 
 def require_consent(yes: object) -> None:

@@ -33,6 +33,8 @@ def _countdown(stamp: float | None, _: Listed, wall: float) -> str:
 
 
 def _deadline(stamp: float | None, lock: Listed, wall: float) -> str:
+    if stamp is not None and stamp < wall:  # it still stands: nothing has unlocked it
+        return f"{duration(wall - stamp)} overdue"
     return no_unlock(lock.holder) or _countdown(stamp, lock, wall)
 
 

@@ -101,8 +101,8 @@ def test_the_reference_is_made_from_the_help_texts() -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["lss"], "No such command 'lss'. Did you mean `ls`? See clustermutex --help."),
-        (["locks"], "Did you mean `lock` or `unlock`?"),
+        (["lss"], "No such command 'lss'. Did you mean 'ls'? See clustermutex --help."),
+        (["locks"], "Did you mean one of: 'lock', 'unlock'?"),
         (["qqq"], "No such command 'qqq'. See clustermutex --help."),
         (["--url", "etcd://h:1", "completion", "bash"], "`completion` asks no store"),
         (["--url", "http://x", "ls"], "It must begin with etcd://"),

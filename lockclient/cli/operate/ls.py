@@ -23,7 +23,14 @@ from lockclient.cli.operate.tables import (
     terminal_console,
 )
 from lockclient.cli.options import json_option, store_options, with_facts
-from lockclient.cli.output import counted, cut_middle, cut_process, on_terminal, print_json, wrapped
+from lockclient.cli.output import (
+    counted,
+    cut_middle,
+    cut_process,
+    on_terminal,
+    print_error,
+    print_json,
+)
 from lockclient.cli.store_access import (
     ANSWER_TIMEOUT_S,
     READ_ALL_TIMEOUT_S,
@@ -187,7 +194,7 @@ def _print_list(store: ServiceStore, choice: Choice, *, as_json: bool) -> None:
         return
     print_table(COLUMNS, cells(seen.locks, now), summary(table, seen.locks))
     for text, colour in seen.notes():
-        click.secho(wrapped(text, 0), fg=colour, err=True)
+        print_error(text, fg=colour)
 
 
 def cells(locks: list[Listed], wall: float) -> list[list[object]]:

@@ -30,7 +30,7 @@ COLUMNS = (
     Column("HOLDER", min_width=14, cut=cut_process),
     Column("HOW", shrinkable=False),
     Column("BY"),
-    Column("WHY"),
+    Column("WHY", kept=True),
 )
 
 

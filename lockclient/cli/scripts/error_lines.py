@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 import click
 
 from lockclient.cli.exit_status import CONFLICT, LOST, status_of_error
+from lockclient.cli.output import print_error
 from lockclient.errors import ClusterMutexError, InvalidLockName, LockLost, LockTimeout
 from lockclient.model.removal import Removal
 from lockclient.text.escaping import plain
@@ -17,7 +18,7 @@ from lockclient.text.escaping import plain
 def print_message(text: str) -> None:
     """Print a line for the user on stderr."""
     with suppress(OSError):  # stderr is closed: the command must still be supervised
-        click.echo(f"clustermutex: {plain(text)}", err=True)
+        print_error(f"clustermutex: {plain(text)}")
 
 
 class Failure(click.ClickException):

@@ -82,7 +82,8 @@ def _state_folder() -> Path:
 
 def starting(stack: Stack) -> Stack:
     """Print which programs start; return the stack."""
-    click.echo(f"Starting {stack.store.name} {stack.store.version}, unlocker and mutexdash …")
+    store = stack.store
+    click.echo(f"Starting {store.name} {store.version} ({store.binary}), unlocker and mutexdash …")
     return stack
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 
+import click
 import pytest
 
 from tests.support.memory_store import MemoryStore
@@ -83,3 +84,23 @@ def test_wide_characters_count_twice(memory: MemoryStore) -> None:
     (line,) = [line for line in table(memory, 60) if "鍵" in line]
     assert line.endswith("never")
     assert len(line) + line.count("鍵") <= 60
+
+
+def test_a_passed_auto_unlock_is_no_unlock(memory: MemoryStore) -> None:
+    """The lock still stands, so the time is not written as the time of an unlock."""
+    memory.take("abandoned", held_for=750, alert=600, unlock=700)
+    (line,) = [line for line in table(memory, 120) if "abandoned" in line]
+    assert re.search(r" 5\d s overdue$", line)
+
+
+def test_the_reason_of_a_removal_is_never_left_out(memory: MemoryStore) -> None:
+    how = {"removed_by": "root@vm", "how": "force-unlock", "why": "the host is dead"}
+    memory.removed("nightly-report", "u", hostname="vm", pid=1, removed_at=time.time(), **how)
+    assert "the host" in shown(called(memory, "removed", columns=60))
+
+
+def test_an_error_breaks_between_words(memory: MemoryStore) -> None:
+    said = click.unstyle(called(memory, "show", "nobody's", columns=40, status=1).stderr)
+    whole = called(memory, "show", "nobody's", status=1).stderr
+    assert max(map(len, said.splitlines())) <= 40
+    assert said.split() == whole.split()
