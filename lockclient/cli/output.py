@@ -1,4 +1,4 @@
-"""Output of commands: JSON, wrapped sentences, texts cut to a width, the colours of states."""
+"""Output of commands: JSON, wrapped sentences, texts cut to a width."""
 
 from __future__ import annotations
 
@@ -10,23 +10,11 @@ from typing import Any, TextIO
 
 import click
 
-from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, UNDECIDED
-from lockclient.overview.lock_status import DEADLOCK, HELD_TOO_LONG
 from lockclient.text.escaping import ascii_json
 
 MAX_NAMES_SHOWN = 5
 _NO_BREAK_SPACE = "\N{NO-BREAK SPACE}"
 _UNBROKEN = re.compile(r"`[^`]+`|(p[0-9]{2} )?[0-9.]+ (ms|s|min|h|d|MiB)\b")
-COLOURS = {
-    OK: "green",
-    ALERT: "yellow",
-    OVERDUE: "red",
-    UNDECIDED: "cyan",
-    BROKEN: "magenta",
-    DEADLOCK: "red",
-    HELD_TOO_LONG: "yellow",
-}
-"""The colours of the verdicts on a lock."""
 
 
 def cut_end(text: str, room: int) -> str:

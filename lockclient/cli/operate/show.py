@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import click
 
+from lockclient.cli.operate.tables import COLOURS
 from lockclient.cli.options import LockName, json_option, store_options, with_facts
-from lockclient.cli.output import COLOURS, print_json, wrapped
+from lockclient.cli.output import print_json, wrapped
 from lockclient.cli.store_access import (
     ANSWER_TIMEOUT_S,
     READ_ALL_TIMEOUT_S,

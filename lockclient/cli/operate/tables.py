@@ -9,13 +9,25 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lockclient.cli.output import COLOURS, cut_end, on_terminal
+from lockclient.cli.output import cut_end, on_terminal
+from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, UNDECIDED
+from lockclient.overview.lock_status import DEADLOCK, HELD_TOO_LONG
 from lockclient.text.escaping import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+COLOURS = {
+    OK: "green",
+    ALERT: "yellow",
+    OVERDUE: "red",
+    UNDECIDED: "cyan",
+    BROKEN: "magenta",
+    DEADLOCK: "red",
+    HELD_TOO_LONG: "yellow",
+}
+"""The colours of the verdicts on a lock."""
 _COLUMN_GAP = 2
 
 
