@@ -54,7 +54,7 @@ def test_vouch_without_a_terminal_needs_yes(settings: Settings) -> None:
     called(settings, "ls")
 
 
-def test_not_where_locks_stand(servers: Servers, settings: Settings) -> None:
+def test_vouch_refuses_servers_with_locks(servers: Servers, settings: Settings) -> None:
     with servers.store() as store:
         mutex = ClusterMutex("deploy/prod", store=store)
         mutex.acquire()

@@ -87,8 +87,7 @@ def _done(folder: Path) -> list[str]:
     return (folder / "done").read_text().splitlines() if (folder / "done").exists() else []
 
 
-def test_there_is_a_test_for_each() -> None:
-    """A recipe that is added needs one."""
+def test_each_recipe_has_a_test() -> None:
     assert len(SHELL) == 7
 
 

@@ -110,7 +110,9 @@ def watching(subject: Subject) -> Iterator[Watching]:
 
 @pytest.mark.needs("watch")
 class TestWatching:
-    def test_nothing_is_missed_from_the_revision_on(self, ask: Ask, watching: Watching) -> None:
+    def test_a_watch_misses_nothing_from_its_revision_on(
+        self, ask: Ask, watching: Watching
+    ) -> None:
         mine, other, another = holder(), holder(), holder("another")
         start = take(ask, mine).token
         ask(Push(NAME, mine.uuid or "", Stamps(250.0, 350.0), start))

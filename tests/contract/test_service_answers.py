@@ -70,7 +70,7 @@ class TestWaiting:
         assert [reader.names("", limit, soon()) for limit in (1, 2)] == [["b"], ["b", "b-"]]
 
 
-class TestWhatItSaysOfItself:
+class TestOwnFacts:
     def test_a_healthy_store_says_so(self, reader: ServiceStore, writer: ServiceStore) -> None:
         follower = Follower(reader)
         take(writer, "a")

@@ -197,7 +197,7 @@ class TestFollow:
             assert follower.revision < first.revision < last.revision
 
 
-class TestSignsOfLife:
+class TestAnnouncements:
     def test_an_announcement_is_written_renewed_and_withdrawn(
         self, reader: ServiceStore, writer: ServiceStore
     ) -> None:
@@ -314,10 +314,9 @@ class TestNote:
         assert not writer.write_note(b"late", first, soon())
         assert writer.read_note(soon()).value == b"second"
 
-    def test_of_many_at_once_nothing_is_lost(
+    def test_concurrent_writers_of_the_note_lose_nothing(
         self, reader: ServiceStore, writer: ServiceStore
     ) -> None:
-        """Each adds a word by reading, writing, and doing so again when it was not the first."""
         words = [f"{who}-{number}" for who in range(4) for number in range(4)]
 
         def add(store: ServiceStore, mine: list[str]) -> None:

@@ -92,7 +92,7 @@ def test_a_wait_is_logged_again_each_interval(
         holder.release()
 
 
-class TestWaitingForItself:
+class TestWaitingForOwnLock:
     """The waiter's own thread or task holds the lock."""
 
     def test_waiting_for_an_own_lock_is_logged_at_once(

@@ -204,8 +204,7 @@ def test_the_first_member_frozen(cluster: Cluster, root: str, leads: bool, figur
     )
 
 
-def test_a_member_that_is_back_is_used_again(cluster: Cluster, root: str, figure: Figure) -> None:
-    """One that failed is asked last for a moment, not for ever."""
+def test_a_recovered_member_is_used_again(cluster: Cluster, root: str, figure: Figure) -> None:
     one, other = cluster.followers()
     # Two members of three, so that there is no way around the one that had failed.
     store = etcd_store(Settings(endpoints=(one.endpoint, other.endpoint), root=root))

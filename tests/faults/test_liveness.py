@@ -73,8 +73,7 @@ def reading(service: Service) -> float:
 
 
 class TestBlindUnlocker:
-    def test_a_table_that_fails_is_tried_on(self, store: EtcdStore) -> None:
-        """Unready, told once, and what is written is seen all the same: by reading it."""
+    def test_a_failing_table_is_retried(self, store: EtcdStore) -> None:
         with program("unlocker", Settings(location=store.location), "table fails") as service:
             service.process.send_signal(signal.SIGUSR1)
             wait_until(lambda: "KeyError" in unready(service), what="unreadiness")
@@ -85,15 +84,16 @@ class TestBlindUnlocker:
             assert unready(service)
             assert service.log_text().count("Following the locks failed") == 1
 
-    def test_a_watch_that_fails_is_opened_again(self, store: EtcdStore) -> None:
+    def test_a_failed_watch_is_reopened(self, store: EtcdStore) -> None:
         with program("unlocker", Settings(location=store.location), "watch fails") as service:
             service.process.send_signal(signal.SIGUSR1)
             unready(service)
             assert fetch(service, "/healthz")[0] == 200
             assert "The watch on etcd broke ('a bug')" in service.log_text()
 
-    def test_one_that_stays_silent_ends_the_process(self, store: EtcdStore, figure: Figure) -> None:
-        """A new stream and new readings do not help: so a new process has to."""
+    def test_a_watch_that_stays_silent_ends_the_process(
+        self, store: EtcdStore, figure: Figure
+    ) -> None:
         with program("unlocker", Settings(location=store.location), "watch is silent") as service:
             silent_at = time.monotonic()
             service.process.send_signal(signal.SIGUSR1)
@@ -111,10 +111,9 @@ class TestBlindUnlocker:
             assert log.count("confirmed: reopening it") == 3
             assert log.count("everything is read again") == 2
 
-    def test_a_stream_that_falls_silent_is_opened_anew(
+    def test_a_silent_stream_is_reopened(
         self, own_etcd: Etcd, own_store: EtcdStore, figure: Figure
     ) -> None:
-        """Nothing is missed, and nothing read again, unless it stays silent (slow machines)."""
         with (
             Proxy(own_etcd.endpoint) as proxy,
             program("unlocker", Settings((proxy.endpoint,))) as service,
@@ -133,14 +132,9 @@ class TestBlindUnlocker:
             assert "is opened again" in log or "has confirmed: reopening it.\n" in log
             assert reading(service) <= 1 + log.count("everything is read again")
 
-    def test_a_member_that_is_frozen_is_left_for_another(
+    def test_a_frozen_member_is_replaced_by_another(
         self, cluster: Cluster, root: str, figure: Figure
     ) -> None:
-        """Its stream stands, for keepalive needs 15 s; another member confirms what is written.
-
-        Whether it is unready in between is not asked: a request that was on its way as the member
-        froze may have led the stream away before it was missed.
-        """
         victim, other = cluster.followers()
         settings = Settings(endpoints=cluster.endpoints(victim), root=root)
         with program("unlocker", settings) as service:
@@ -155,10 +149,9 @@ class TestBlindUnlocker:
                 figure(f"over after {time.monotonic() - frozen_at:.1f} s")
             assert reading(service) == 1
 
-    def test_an_etcd_that_is_frozen_is_no_reason_to_forget(
+    def test_a_frozen_etcd_does_not_clear_the_table(
         self, own_etcd: Etcd, own_store: EtcdStore
     ) -> None:
-        """Heartbeats that are not answered say nothing about the watch."""
         with program("unlocker", Settings(location=own_store.location)) as service:
             mutex(own_store, "a")
             wait_until(lambda: metric(service, HELD) == 1, what="the lock")
@@ -173,7 +166,7 @@ class TestBlindUnlocker:
 # ---------------------------------------------------------------- threads (row 6)
 
 
-class TestNothingHangsUnnoticed:
+class TestHangingParts:
     @pytest.mark.parametrize(
         ("fault", "words"),
         [
@@ -182,10 +175,9 @@ class TestNothingHangsUnnoticed:
             ("heartbeat hangs", "The heartbeat hangs"),
         ],
     )
-    def test_a_part_that_stands_still_ends_the_unlocker(
+    def test_a_hanging_part_ends_the_unlocker(
         self, store: EtcdStore, tmp_path: Path, fault: str, words: str
     ) -> None:
-        """/healthz says it, systemd hears no more; whoever supervises it then starts it anew."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
             systemd.bind(str(tmp_path / "notify"))
             systemd.settimeout(30)
@@ -225,8 +217,7 @@ def health(service: Service) -> str:
 # ---------------------------------------------------------------- one removal (row 7)
 
 
-def test_a_removal_that_raises_does_not_keep_the_others(store: EtcdStore) -> None:
-    """It is counted and named once, and the sweep has succeeded all the same."""
+def test_a_raising_removal_does_not_delay_the_others(store: EtcdStore) -> None:
     failed = 'clustermutex_auto_unlocks_total{result="failed"}'
     success = 'clustermutex_unlocker_last_success_timestamp_seconds{task="sweep"}'
     with program("unlocker", Settings(location=store.location), "removal fails") as service:
@@ -262,7 +253,7 @@ def age(dash: Service) -> float:
 
 
 class TestBlindDashboard:
-    def test_it_never_calls_a_frozen_etcd_connected(
+    def test_a_frozen_etcd_is_not_called_connected(
         self, own_etcd: Etcd, own_store: EtcdStore, figure: Figure
     ) -> None:
         with program("mutexdash", Settings(location=own_store.location)) as dash:

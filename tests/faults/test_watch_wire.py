@@ -62,7 +62,7 @@ class _Ending(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         context.abort(grpc.StatusCode.UNAVAILABLE, "etcdserver: no leader")
 
 
-class TestAway:
+class TestUnreachable:
     """A stream is opened about once a second: gRPC spreads its own tries by 20%."""
 
     SECONDS = 3.0

@@ -89,7 +89,7 @@ class TestCancelling:
         assert len(kept) < cancelled[0] / 4
 
 
-class TestCrowd:
+class TestManyWaiters:
     @pytest.mark.parametrize("crowd", [200, *soaking(1000)])
     def test_many_tasks_on_one_loop_get_the_lock_in_order(
         self,

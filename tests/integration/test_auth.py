@@ -122,11 +122,9 @@ def waiting(mutex: ClusterMutex) -> Iterator[None]:
 
 
 class TestTokens:
-    def test_they_expire_under_everything_at_once(
+    def test_tokens_expire_during_all_requests(
         self, guarded: Guarded, opened: Opener, figure: Figure
     ) -> None:
-        """Under a held lock, one that is lost, a waiter, the picture of all locks; and a stream
-        that was opened with a token that has expired since takes new watches."""
         store = opened(guarded.settings())
         table = Table(store)
         table.start()

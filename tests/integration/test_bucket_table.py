@@ -100,10 +100,9 @@ def test_a_half_done_removal_is_completed(
     other.close()
 
 
-def test_a_half_done_removal_that_is_refused_delays_no_other(
+def test_a_refused_half_done_removal_delays_no_other(
     server: BucketServer, writer: ServiceStore
 ) -> None:
-    """The lock that is completed disappears in the poll that brings its record."""
     records = names(server).record("a", "")
 
     def refuse(asked: Asked) -> Answer | None:
@@ -202,10 +201,9 @@ def test_an_oversized_listing_is_refused_as_a_whole(
         wait_until(watcher.table.connected)
 
 
-def test_of_records_a_part_is_read(
+def test_only_part_of_the_records_is_read(
     store: ServiceStore, watcher: Watcher, server: BucketServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More of them keep nobody from seeing locks, nor from deleting the old ones."""
     monkeypatch.setattr(listing, "MAX_OBJECTS", 3)
     for number in range(5):
         where = f"{names(server).removed}old-{number}/uuid"

@@ -76,6 +76,5 @@ print(f"{len(seen)} lines; the longest call on top of one took {longest[0]:.2f} 
 
 
 @pytest.mark.parametrize("who", ["loop", "threads"])
-def test_a_call_on_top_of_any_line_comes_back(settings: Settings, who: str, figure: Figure) -> None:
-    """The one in the main thread, beside an event loop; the other in any thread, ours included."""
+def test_a_reentrant_call_at_any_line_returns(settings: Settings, who: str, figure: Figure) -> None:
     figure(run_to_end(sys.executable, "-c", SCRIPT, settings.url(), who).stdout.strip())

@@ -22,7 +22,7 @@ def ask(server: Etcd, path: str, body: object = None, **headers: str) -> Answer:
 
 @pytest.mark.parametrize("path", ["range", "put", "deleterange", "txn"])
 @pytest.mark.parametrize("version", ["v3", "v3beta", "v3alpha"])
-def test_there_is_no_gateway(etcd: Etcd, etcdctl: Etcdctl, version: str, path: str) -> None:
+def test_the_gateway_is_off(etcd: Etcd, etcdctl: Etcdctl, version: str, path: str) -> None:
     etcdctl("put", "/clustermutex/locks/x/uuid", "u1")
     body = {"key": KEY, "value": KEY}
     assert ask(etcd, f"/{version}/kv/{path}", body, Origin=PAGE).status == 404
@@ -41,8 +41,7 @@ def test_no_origin_may_read_and_no_name_of_a_page_is_answered(etcd: Etcd, path: 
     assert ask(etcd, "/version", Host=f"localhost:{etcd.port}").status == 200
 
 
-def test_there_is_no_port_for_members(etcd: Etcd) -> None:
-    """It would have no list of hosts, and take what a member may write. Others' do not count."""
+def test_no_peer_port_is_open(etcd: Etcd) -> None:
     assert etcd.process is not None
     (mine,) = _listening(etcd.process.pid)
     assert mine == etcd.port

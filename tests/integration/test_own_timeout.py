@@ -71,7 +71,7 @@ def late_by(driver: Driver, store: ServiceStore, limit_s: float) -> float:
     return late
 
 
-class TestNobodyListens:
+class TestRefusedConnections:
     @pytest.mark.parametrize("members", [1, 3])
     @pytest.mark.parametrize("host", ["127.0.0.1", "nobody.invalid"])
     def test_the_own_limit_holds(

@@ -108,7 +108,7 @@ except StoreUnavailable as error:
 """
 
 
-class TestWhatTheSystemRefuses:
+class TestRefusedThreads:
     @pytest.mark.parametrize("number", range(4))
     def test_a_thread(
         self, settings: Settings, refuse: Callable[[Callable[[], bool]], list[int]], number: int

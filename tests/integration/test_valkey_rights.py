@@ -127,8 +127,7 @@ ATTEMPTS: dict[str, Attempt] = {
         ("operator", "announce"),
     ],
 )
-def test_nothing_more_works(servers: Servers, kind: str, what: str) -> None:
-    """It is refused, with the right that is lacking, and changes nothing."""
+def test_all_other_commands_are_refused(servers: Servers, kind: str, what: str) -> None:
     with store_of(servers, "client") as client, store_of(servers, kind) as store:
         uuid, token = take(client, mine := holder("held"))
         key = KeyNames(servers.root).record("held", uuid)

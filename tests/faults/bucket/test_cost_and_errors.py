@@ -31,7 +31,7 @@ class TestCost:
             pass
         assert [asked.method for asked in server.asked] == ["POST", "GET", "DELETE"]
 
-    def test_a_push_is_one_more(self, server: BucketServer, store: ServiceStore) -> None:
+    def test_a_push_is_one_request(self, server: BucketServer, store: ServiceStore) -> None:
         with ClusterMutex("x", store=store) as held:
             held.alive()
             held.alive(force=True)
@@ -40,12 +40,12 @@ class TestCost:
 
 
 class TestErrors:
-    def test_no_right_says_which(self, server: BucketServer, store: ServiceStore) -> None:
+    def test_a_missing_right_is_named(self, server: BucketServer, store: ServiceStore) -> None:
         server.denied = {"storage.objects.create"}
         with pytest.raises(StoreError, match=r"storage\.objects\.create.*objectUser"):
             ClusterMutex("x", store=store).acquire()
 
-    def test_no_bucket_says_so(self, server: BucketServer) -> None:
+    def test_a_missing_bucket_is_named(self, server: BucketServer) -> None:
         store = open_store(Settings.load("gs://another"))
         lock = ClusterMutex("x", store=store)
         for ask_it in (lock.acquire, lock.holder):
@@ -68,7 +68,7 @@ class TestErrors:
             (413, "Too large", "unexpected"),
         ],
     )
-    def test_what_google_says_is_said_with_what_to_do(
+    def test_errors_of_google_are_quoted_with_the_remedy(
         self, server: BucketServer, store: ServiceStore, status: int, message: str, advice: str
     ) -> None:
         said = json.dumps({"error": {"code": status, "message": message}}).encode()
@@ -77,7 +77,7 @@ class TestErrors:
             ask(store, Take(holder()))
         assert message.rstrip(".") in str(caught.value)
 
-    def test_a_412_that_is_no_precondition_is_an_error_at_once(
+    def test_a_412_by_policy_is_an_error_at_once(
         self, server: BucketServer, store: ServiceStore
     ) -> None:
         text = "Request violates constraint 'constraints/gcp.restrictNonCmekServices'"
@@ -142,17 +142,16 @@ class TestErrors:
         with pytest.raises(StoreError, match=f"{lacks}.* not Google Cloud Storage"):
             ask(store, Take(holder()))
 
-    def test_a_page_of_somebody_else_s_is_no_answer(
+    def test_a_page_of_a_proxy_is_no_answer(
         self, server: BucketServer, store: ServiceStore
     ) -> None:
-        """A proxy's: what was asked may have been done, or not."""
         page = Answer(200, b"<html>Log in!</html>", {"Content-Type": "text/html"})
         server.instead = lambda _: page
         with pytest.raises(StoreUnavailable, match="is no JSON") as caught:
             ask(store, Take(holder()), 0.5)
         assert caught.value.unknown
 
-    def test_no_network_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_missing_network_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with BucketServer() as server:
             url = server.url
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)

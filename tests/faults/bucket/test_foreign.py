@@ -28,10 +28,10 @@ OF_OTHERS: list[dict[str, str]] = [{}, {"owner": "ann"}, {"removing": "{}"}, {"l
 
 
 @pytest.mark.parametrize("metadata", OF_OTHERS)
-class TestSomebodyElseS:
+class TestForeignHolder:
     """An object that is neither a lock nor a trace."""
 
-    def test_is_never_written_over(
+    def test_a_foreign_object_is_never_overwritten(
         self, server: BucketServer, store: ServiceStore, metadata: dict[str, str]
     ) -> None:
         before = server.bucket.insert(OBJECT, BODY, Conditions(), metadata=metadata)
@@ -50,7 +50,7 @@ class TestSomebodyElseS:
             ClusterMutex(NAME, store=store).acquire()
         assert server.bucket.get(OBJECT) == (before, BODY)
 
-    def test_is_in_no_list(
+    def test_a_foreign_object_is_in_no_list(
         self, server: BucketServer, store: ServiceStore, metadata: dict[str, str]
     ) -> None:
         before = server.bucket.insert(OBJECT, BODY, Conditions(), metadata=metadata)

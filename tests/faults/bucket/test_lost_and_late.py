@@ -59,7 +59,7 @@ class TestLateCreates:
         assert delivery.ambiguous
         return mine.uuid or ""
 
-    def test_after_others_had_it_in_between(
+    def test_a_late_create_after_other_holders(
         self, server: BucketServer, store: ServiceStore, other: ServiceStore
     ) -> None:
         uuid = self.given_up(server, store)
@@ -72,10 +72,9 @@ class TestLateCreates:
         assert has(store) is None
 
     @pytest.mark.parametrize("pushes", [0, 1])
-    def test_while_another_has_it(
+    def test_a_late_create_while_another_holder_has_the_lock(
         self, server: BucketServer, store: ServiceStore, other: ServiceStore, pushes: int
     ) -> None:
-        """It is written onto that one's lock, whose release can't overlook it."""
         uuid = self.given_up(server, store)
         theirs, token = take(other)
         ask(store, Withdraw(NAME, uuid, tombstone=True))
@@ -94,10 +93,9 @@ class TestLateCreates:
         "how",
         ["release", "let go", "removed", "reclaimed", "released elsewhere", "reclaimed elsewhere"],
     )
-    def test_after_a_create_that_was_not_answered(
+    def test_release_after_an_unanswered_create(
         self, server: BucketServer, store: ServiceStore, other: ServiceStore, how: str
     ) -> None:
-        """It is still on its way when the lock, taken over a tombstone, is released."""
         server.fault("POST", COMES_LATE)
         mine, delivery = holder(identity="me"), Delivery()
         got = ask(store, Take(mine, delivery=delivery))
@@ -126,10 +124,9 @@ class TestLateCreates:
         assert server.deliver() == [412]
         assert has(store) is None
 
-    def test_over_a_trace(
+    def test_a_take_over_a_tombstone(
         self, server: BucketServer, store: ServiceStore, other: ServiceStore
     ) -> None:
-        """A take over a trace names it, and who gives that up leaves another one."""
         first = self.given_up(server, store)
         ask(store, Withdraw(NAME, first, tombstone=True))
         server.deliver()
@@ -153,10 +150,9 @@ class TestLateCreates:
         assert has(store) is None
 
     @pytest.mark.parametrize("over", ["nothing", "a trace", "a dead holder"])
-    def test_a_refusal_that_can_not_be_read_says_nothing(
+    def test_an_unreadable_refusal_proves_nothing(
         self, server: BucketServer, store: ServiceStore, over: str
     ) -> None:
-        """Something in between may have sent the upload twice, and told of the second one alone."""
         if over == "a trace":
             ask(store, Withdraw(NAME, self.given_up(server, store), tombstone=True))
         dead, _ = take(store, holder(identity="me")) if over == "a dead holder" else ("", 0)
@@ -179,10 +175,9 @@ class TestLateCreates:
         assert caught.value.unknown
         assert delivery.ambiguous
 
-    def test_a_page_of_somebody_else_s_does_not_tell_the_time(
+    def test_the_clock_of_a_proxy_is_ignored(
         self, server: BucketServer, store: ServiceStore
     ) -> None:
-        """The clock of a proxy may be days ahead: a release would leave no tombstone by it."""
         server.fault("POST", COMES_LATE)
         mine, delivery = holder(), Delivery()
         got = ask(store, Take(mine, delivery=delivery))

@@ -22,10 +22,9 @@ from tests.support.processes import wait_until
 class TestRemovals:
     @pytest.mark.parametrize("after", [1, 2])
     @pytest.mark.parametrize("by", ["taker", "holder", "remover", "withdrawer"])
-    def test_one_that_was_begun_is_completed_by_who_meets_it(
+    def test_a_half_done_removal_is_completed_by_the_next_client(
         self, server: BucketServer, store: ServiceStore, other: ServiceStore, after: int, by: str
     ) -> None:
-        """Its remover died after the decision, or after the record: from the decision it counts."""
         mine = holder(backtrace="  File x", reason="why")
         uuid, token = take(store, mine)
         record = removal(mine)
@@ -54,7 +53,7 @@ class TestRemovals:
 
 
 class TestContention:
-    def test_what_is_let_go_just_after_a_refusal_is_tried_again_at_once(
+    def test_a_release_just_after_a_refusal_is_noticed_at_once(
         self, server: BucketServer, store: ServiceStore, other: ServiceStore
     ) -> None:
         theirs, _ = take(other)

@@ -24,10 +24,9 @@ BUCKET = Settings.load("gs://locks")
 
 
 @pytest.mark.parametrize("head", [False, True])
-def test_an_answer_that_drips_is_none(
+def test_a_dripping_answer_is_no_answer(
     server: BucketServer, store: ServiceStore, head: bool
 ) -> None:
-    """Its head, too, has as much time as any, and not as much for each byte."""
     body = b'{"generation":"17","metageneration":"1"}' + b" " * 300
     answer = Answer(200, body, {"X-More": "x" * 1000}, drip=0.05, drip_all=head)
     server.instead = lambda _: answer
@@ -111,7 +110,7 @@ def test_a_host_of_many_addresses_has_no_more_time(silent: Silent) -> None:
     assert monotonic() - begun < 10  # one after the other they would take 20 s
 
 
-def test_one_address_that_nobody_answers_leaves_time_for_another(silent: Silent) -> None:
+def test_a_silent_address_leaves_time_for_another(silent: Silent) -> None:
     silent(1, ["127.0.0.1"])
     other = open_store(BUCKET)
     assert isinstance(other.ask(Read(NAME), Deadline.after(60)), ReadResult)
@@ -119,8 +118,7 @@ def test_one_address_that_nobody_answers_leaves_time_for_another(silent: Silent)
 
 
 @pytest.mark.parametrize("how", ["refused", "hangs", "closes", "no TLS behind it"])
-def test_what_never_left_leaves_no_doubt(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """A proxy that makes no tunnel to the bucket: so no trace has to stand for a day."""
+def test_an_unsent_request_has_a_known_outcome(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     said = {
         "refused": b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n",
         "hangs": None,

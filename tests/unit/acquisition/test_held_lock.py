@@ -183,7 +183,7 @@ class TestAsyncio:
         )
 
 
-class TestDropped:
+class TestGarbageCollected:
     @pytest.mark.parametrize("keeps", ["mutex", "nothing"])
     def test_a_garbage_collected_lock_gets_no_more_heartbeats(
         self, store: MemoryStore, keeps: str, caplog: pytest.LogCaptureFixture
@@ -227,7 +227,7 @@ class TestDropped:
         assert taken(store) is None
         assert "dropped" not in caplog.text
 
-    def test_nothing_piles_up(self, store: MemoryStore) -> None:
+    def test_ended_acquisitions_are_forgotten(self, store: MemoryStore) -> None:
         mutex = ClusterMutex(NAME, store=store)
 
         def lose() -> None:
@@ -446,10 +446,9 @@ def test_a_lock_kept_alive_beyond_its_thread_is_warned_about_once(
 
 @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps])
 @pytest.mark.parametrize("kind", [ClusterMutex, AsyncClusterMutex])
-def test_there_are_no_copies(
+def test_mutexes_and_held_locks_can_not_be_copied(
     store: MemoryStore, kind: type[ClusterMutex], how: Callable[[object], object]
 ) -> None:
-    """A copy of a held one would hold the same lock; it says what to do instead."""
     with pytest.raises(TypeError, match="make another one with the same name, 'x'"):
         how(kind(NAME, store=store))
 

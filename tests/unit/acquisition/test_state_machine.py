@@ -133,7 +133,7 @@ NEXT: dict[str, tuple[list[News], Step | type]] = {
 """What a waiter hears after its first request was refused, and its next step."""
 
 
-class TestGettingIt:
+class TestTaking:
     def test_a_free_lock_takes_one_request(self) -> None:
         acquisition = Acquisition(Holder("x", "me"), Runtime(300.0, 900.0), queue=True)
         take = acquisition.begin(START)
@@ -279,8 +279,7 @@ class TestIdentity:
         assert reclaim.previous == previous
         assert steps(acquisition, Taken(6)) is End.ACQUIRED
 
-    def test_also_where_tickets_cost_nothing(self) -> None:
-        """Another waiter of the process must not make it queue behind its own dead holder."""
+    def test_a_dead_holder_is_replaced_by_a_waiter_with_a_lease(self) -> None:
         acquisition = Acquisition(
             Holder("x", "me", identity="worker"),
             Runtime(300.0, 900.0),
@@ -332,7 +331,7 @@ class TestIdentity:
         assert isinstance(steps(acquisition, Refused("o", 5)), TakeOrQueue)
 
 
-class TestHoldingIt:
+class TestHeld:
     def test_validity_counts_from_before_the_push_was_sent(self) -> None:
         acquisition = held()
         push = acquisition.push(at(50))

@@ -8,7 +8,7 @@ from lockclient.cli import exit_status
 from reference.commands import reference
 
 
-def test_the_help_texts_tell_each_status() -> None:
+def test_the_help_texts_name_each_status() -> None:
     told = [
         block
         for block in reference().split("\n\n")

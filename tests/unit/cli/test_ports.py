@@ -11,7 +11,7 @@ import pytest
 from lockclient.cli.setup.ports import DEFAULT_PORTS, free_port, is_free, kept_ports
 
 
-def test_a_port_that_is_taken_is_replaced_and_the_others_stay(tmp_path: Path) -> None:
+def test_a_taken_port_is_replaced_and_the_others_stay(tmp_path: Path) -> None:
     before = {name: free_port() for name in DEFAULT_PORTS}
     (tmp_path / "ports.json").write_text(json.dumps(before))
     assert kept_ports(tmp_path) == before
@@ -25,8 +25,7 @@ def test_a_port_that_is_taken_is_replaced_and_the_others_stay(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("said", ["", "[]", "{", '{"etcd": "x"}', '{"etcd": 99999999}', "null"])
-def test_a_file_that_says_nothing_is_written_anew(tmp_path: Path, said: str) -> None:
-    """With the usual ports, if they are free."""
+def test_an_unreadable_file_is_rewritten(tmp_path: Path, said: str) -> None:
     (tmp_path / "ports.json").write_text(said)
     found = kept_ports(tmp_path)
     assert all(0 < port < 65536 for port in found.values())

@@ -57,8 +57,7 @@ def test_descriptions_of_holders_and_removals_are_safe_to_print() -> None:
 
 
 @pytest.mark.parametrize("style", ["text", "json"])
-def test_no_log_line_is_forged_or_steers(style: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The message, its traceback, the record of a removal, the fields."""
+def test_log_lines_are_escaped(style: str, capsys: pytest.CaptureFixture[str]) -> None:
     configure_logging("info", style)
     removal = Removal(replace(HOLDER, backtrace=HOSTILE), 5.0, HOSTILE, "auto-unlock", HOSTILE)
     try:

@@ -27,7 +27,7 @@ def words_of(name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("path", PRODUCT, ids=lambda path: str(path.relative_to(ROOT)))
-def test_it_is_written_in_plain_words(path: Path) -> None:
+def test_names_and_docstrings_use_plain_words(path: Path) -> None:
     source = path.read_text()
     assert not re.search(r"^\s*\*\(", source, re.MULTILINE), "a call packs its arguments"
     assert not RETIRED & words_of(path.stem)

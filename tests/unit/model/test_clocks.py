@@ -36,9 +36,7 @@ NONSENSE = [
 
 class TestDurations:
     @pytest.mark.parametrize("value", [*NONSENSE, 0, 0.0, None])
-    def test_they_are_numbers_of_seconds(self, value: Any) -> None:
-        """Anything else is refused by name, before any I/O; an auto-unlock may be None, which is
-        never, and a timeout 0, too."""
+    def test_durations_are_numbers_of_seconds(self, value: Any) -> None:
         for make in (partial(Runtime, value, None), partial(Runtime.of, value)):
             with pytest.raises(ValueError, match=r"^expected_runtime must be .*not "):
                 make()
@@ -108,8 +106,7 @@ class TestStamps:
         ("wall", "text"),
         [(1767225600, "1767225600.000"), (1767225600.1236, "1767225600.124"), (0, "0.000")],
     )
-    def test_they_are_written_with_milliseconds(self, wall: float, text: str) -> None:
-        """Decimal, no exponent, three stores."""
+    def test_stamps_are_written_with_milliseconds(self, wall: float, text: str) -> None:
         assert format_stamp(wall) == text
 
     @pytest.mark.parametrize("text", ["1767225600", "1767225600.5", "1767225600.123456789", "0"])
@@ -124,13 +121,12 @@ class TestStamps:
             *("1.2.3", "1,5", "١٢٣", "²", "\u00a01", "253402300800", "9" * 400, "now"),
         ],
     )
-    def test_nothing_else_is(self, text: str) -> None:
-        """No sign, exponent, space or foreign digit, and nothing after the year 9999."""
+    def test_other_texts_are_no_stamps(self, text: str) -> None:
         with pytest.raises(ValueError, match=r"no decimal number|after the year 9999"):
             parse_stamp(text)
 
     @given(st.floats(0, MAX_STAMP - 1))
-    def test_they_come_back(self, wall: float) -> None:
+    def test_a_written_stamp_is_read_back(self, wall: float) -> None:
         assert parse_stamp(format_stamp(wall)) == pytest.approx(wall, abs=0.0006)
 
     @given(st.text())

@@ -131,7 +131,7 @@ def test_every_way_to_write_is_behind_the_gate(board: Board) -> None:
         assert not writes or rule.endpoint.startswith("writes."), rule
 
 
-def test_so_many_force_unlocks_a_minute_and_no_more() -> None:
+def test_force_unlocks_are_rate_limited() -> None:
     with board_of(f"{WRITES} --force-unlock-limit 2") as board:
 
         def unlock(**changes: str) -> Any:

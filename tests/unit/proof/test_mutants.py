@@ -20,5 +20,5 @@ def test_the_patch_applies_and_the_result_is_python(mutant: Mutant) -> None:
         compile(text, file, "exec")
 
 
-def test_there_are_enough() -> None:
+def test_the_number_of_planted_bugs() -> None:
     assert len(all_mutants()) >= 20

@@ -112,7 +112,7 @@ def test_a_reported_record_is_not_new_after_a_full_read(source: Source, polling:
     assert again[0].changes[0].created <= batch.revision
 
 
-def test_after_an_unforeseen_error_all_is_read_again(source: Source, polling: Polling) -> None:
+def test_an_unexpected_error_causes_a_full_read(source: Source, polling: Polling) -> None:
     follower = Follower(polling)
     source.error = RuntimeError("oh")
     batch = follower.next()

@@ -78,7 +78,7 @@ def test_setup_auth_refuses_a_nested_root() -> None:
     assert "must not have 'locks' after its first segment" in " ".join(done.stderr.split())
 
 
-def test_they_are_all_folders_of_all_stores() -> None:
+def test_folders_has_each_folder_of_each_store() -> None:
     keys = Keys("/r")
     of_lock = keys.keys_of("n")
     etcd = [keys.everything[0] + kind.encode() for kind in get_args(Kind)]

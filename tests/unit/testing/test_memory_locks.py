@@ -52,8 +52,7 @@ class TestFixture:
             assert held.record.owner is None  # a setup that raises changes nothing
 
     @pytest.mark.parametrize("again", [1, 2])
-    def test_nothing_is_left_over(self, clustermutex: MemoryLocks, again: int) -> None:
-        """Not what a test has forgotten to release, and nobody is warned of that; nor `setup`."""
+    def test_the_fixture_forgets_all_locks(self, clustermutex: MemoryLocks, again: int) -> None:
         held = ClusterMutex("x").acquire(blocking=False)
         assert held is not None
         assert (held.record.owner, held.record.labels) == (None, None)
@@ -152,7 +151,7 @@ class TestOthers:
         wait_until(lambda: not held.healthy, what="the loss")
 
 
-class TestWhoGetsNone:
+class TestRefusedPrograms:
     """By a typo it would exclude nobody."""
 
     def test_no_url_names_a_memory_store(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,8 +141,7 @@ AT = st.sampled_from(["@", "%40", "%2540", "\uff20", "\ufe6b"])
 
 
 @given(st.sampled_from(["etcd://", "etcds://", "//", "", "etcd:", "http:"]), PARTS, PARTS, AT)
-def test_nothing_before_the_at_of_a_url_is_left(scheme: str, some: str, more: str, at: str) -> None:
-    """However it is written, and wherever in it the password is."""
+def test_credentials_of_a_url_are_removed(scheme: str, some: str, more: str, at: str) -> None:
     url = f"{scheme}<{some}:{more}>{at}host:1/x"
     assert hidden(url) in (f"{scheme}…@host:1/x", "…@host:1/x")
 
@@ -231,7 +230,7 @@ def test_texts_of_any_kind_take_no_time_to_speak_of() -> None:
         ("a\u202eb\nc", "a\\u202eb\nc"),
     ],
 )
-def test_nothing_acts_in_a_chat(text: str, shown: str) -> None:
+def test_chat_texts_are_inactive(text: str, shown: str) -> None:
     assert chat(text) == shown
     if "\n" not in text:
         assert meant(shown) in (text, shown)

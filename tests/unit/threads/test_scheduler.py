@@ -18,8 +18,7 @@ from tests.support.processes import wait_until
 
 
 class TestJobs:
-    def test_they_run_at_their_times(self) -> None:
-        """The one that is due first runs first, whenever it was given."""
+    def test_jobs_run_at_their_times(self) -> None:
         jobs, ran = Scheduler(), list[str]()
         for name, seconds in [("last", 0.3), ("first", 0.0), ("middle", 0.15)]:
             jobs.after(seconds, lambda name=name: ran.append(name))  # type: ignore[misc]
@@ -122,7 +121,7 @@ class TestThreads:
         wait_until(lambda: len(most) == 20)
         assert max(most) == 4
 
-    def test_they_end_when_there_is_nothing_to_do(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_idle_threads_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(pool, "IDLE_S", 0.05)
         workers, done = WorkerPool("test", 4), list[int]()
         for number in range(200):

@@ -154,7 +154,7 @@ def test_every_kind_of_lock_with_every_kind_of_clock(kind: str, found: bool, clo
 
 
 @pytest.mark.parametrize("found", [False, True], ids=["seen", "found"])
-def test_where_clocks_disagree_our_own_must_have_passed_the_alert_as_well(found: bool) -> None:
+def test_with_disagreeing_clocks_our_own_must_have_passed_the_alert(found: bool) -> None:
     row = lock(found=found, seen_at=1020, **FOUR_KEYS)
     behind, ahead = check(1021, wrong=-100, offset=100), check(1021, wrong=100, offset=-100)
     assert due_times(row, behind).alert == pytest.approx(1130, abs=0.1)

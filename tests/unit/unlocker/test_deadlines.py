@@ -100,7 +100,7 @@ def test_locks_kept_by_a_restart_are_counted(site: Site) -> None:
         assert service.figures()[KEPT] == 0, "it is to be removed now"
 
 
-def test_of_too_many_past_their_alert_the_most_urgent_are_listed(site: Site) -> None:
+def test_the_most_urgent_locks_past_their_alert_are_listed(site: Site) -> None:
     service = site.unlocker(max_removals=1)
 
     def listed() -> Counter[str]:

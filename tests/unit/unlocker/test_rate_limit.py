@@ -21,7 +21,7 @@ def keys(number: int, start: int = 0) -> list[tuple[str, str | None]]:
     return [(f"lock {place}", "uuid") for place in range(start, start + number)]
 
 
-def test_so_many_pass_in_any_minute(clock: FakeClock) -> None:
+def test_no_minute_has_more_removals_than_the_limit(clock: FakeClock) -> None:
     limit = RateLimit(5, clock)
     limit.count(keys(3))
     assert not limit.is_full(0)

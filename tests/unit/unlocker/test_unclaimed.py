@@ -90,8 +90,7 @@ def test_a_broken_lock_is_held_and_leftover_keys_are_not(site: Site) -> None:
     assert [*shown(service)] == ["left"]
 
 
-def test_while_nothing_is_known_nothing_is_shown_and_no_time_counts(site: Site) -> None:
-    """While the store is away nobody can claim, and what was seen last is old."""
+def test_without_a_current_table_nothing_is_shown(site: Site) -> None:
     service = site.unlocker()
     queue(site, "a")
     queue(site, "b")

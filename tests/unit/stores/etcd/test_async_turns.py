@@ -8,9 +8,7 @@ from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.wire.async_channels import _Turns
 
 
-def test_they_are_had_in_order_and_so_many_at_a_time() -> None:
-    """Cancelled ones, late ones and those closed without a word give theirs on."""
-
+def test_turns_are_limited_and_in_order() -> None:
     async def main() -> None:
         turns, inside, order = _Turns(2), set[int](), list[int]()
 

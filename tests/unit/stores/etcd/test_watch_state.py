@@ -87,7 +87,7 @@ def client() -> Client:
     return Client()
 
 
-class TestWhereItBegins:
+class TestStart:
     def test_a_watch_of_a_future_revision_begins_there(self, client: Client) -> None:
         _, create = client.add(8)
         assert create.start_revision == 8
@@ -189,7 +189,7 @@ class TestSilence:
         assert client.revisions() == [8]
 
 
-class TestAgain:
+class TestReopening:
     def test_an_etcd_whose_revision_went_back(self, client: Client) -> None:
         _, create = client.add(8)
         client.created(create.watch_id, 7)
@@ -235,7 +235,7 @@ class TestRefusals:
             client.refused()
 
 
-class TestAnswersInPieces:
+class TestFragments:
     """etcd cuts what is more than about one request: a revision is told whole all the same."""
 
     def hear(self, client: Client, number: int, *revisions: int, more: bool) -> None:
