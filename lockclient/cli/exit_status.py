@@ -1,5 +1,9 @@
 """Exit statuses: the numbers that the command can end with (see docs/command.md)."""
 
+from __future__ import annotations
+
+from lockclient import errors
+
 OK = 0
 FAILED = 1
 """It could not be done."""
@@ -26,8 +30,21 @@ INTERRUPTED = 130
 """Ctrl-C."""
 
 
+_STATUSES = (
+    (errors.LockTimeout, CONFLICT),
+    (errors.LockLost, LOST),
+    (errors.StoreUnavailable, UNAVAILABLE),
+    (errors.StoreError, UNAVAILABLE),
+    (errors.InvalidLockName, USAGE),
+    (errors.ClusterMutexError, FAILED),
+)
+
+
 def status_of_error(error: Exception) -> int:
-    """Return the status for a request that failed: the store's fault, or the system's."""
+    """Return the status for an error, of the library or of click."""
     from lockclient.stores.common.background import NoThread  # not for `--help` and completion
 
-    return ENVIRONMENT if isinstance(error, NoThread) else UNAVAILABLE
+    if isinstance(error, NoThread):
+        return ENVIRONMENT
+    other: int = getattr(error, "exit_code", INTERNAL)
+    return next((status for kind, status in _STATUSES if isinstance(error, kind)), other)

@@ -15,14 +15,12 @@ from typing import Any
 
 from lockclient.cli.exit_status import (
     ENVIRONMENT,
-    FAILED,
     INTERNAL,
     INTERRUPTED,
     OUTPUT,
-    USAGE,
     status_of_error,
 )
-from lockclient.errors import ClusterMutexError, InvalidLockName, StoreError, StoreUnavailable
+from lockclient.errors import ClusterMutexError
 from lockclient.service.missing_extras import needing_services
 from lockclient.text.escaping import plain, trace_of, without_secrets
 from lockclient.text.log_format import tell_uncaught
@@ -101,12 +99,8 @@ def _sentence(error: Exception) -> tuple[str, int]:
             if error.ctx is not None:
                 advice = f" See {error.ctx.command_path} --help."
         return plain(text, block=True) + advice, error.exit_code
-    if isinstance(error, InvalidLockName):
-        return str(error), USAGE
-    if isinstance(error, (StoreUnavailable, StoreError)):
-        return str(error), status_of_error(error)
     if isinstance(error, ClusterMutexError):
-        return str(error), FAILED
+        return str(error), status_of_error(error)
     if isinstance(error, MemoryError):
         return "The system gives no memory (ulimit -v, a container's limit).", ENVIRONMENT
     if isinstance(error, RuntimeError) and "start new thread" in str(error):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import click
 
-from lockclient.cli.scripts.error_lines import errors_as_statuses, not_held, print_message
+from lockclient.cli.scripts.error_lines import not_held, print_message
 from lockclient.cli.scripts.lock_options import held_lock_arguments
 from lockclient.cli.store_access import opened_store
 from lockclient.model.clocks import Deadline, Now, Runtime
 from lockclient.model.holder import Holder
-from lockclient.model.lock_name import check_name
 from lockclient.stores import timeouts
 from lockclient.stores.outcomes import Conflict, NotHolder, Outcome, ReadResult
 from lockclient.stores.request_types import Push, Read
@@ -29,8 +28,8 @@ def alive(name: str, uuid: str, settings: Settings) -> None:
     Statuses: 69 the store does not answer: the lock is not lost by that; 76 it is not this
     holder's any more: stop the work.
     """
-    with errors_as_statuses(), opened_store(settings) as store:
-        seen = store.ask(Read(check_name(name), uuid), Deadline.after(timeouts.STORE_TIMEOUT_S))
+    with opened_store(settings) as store:
+        seen = store.ask(Read(name, uuid), Deadline.after(timeouts.STORE_TIMEOUT_S))
         if not isinstance(seen, ReadResult):
             raise TypeError(f"the store answered {seen!r} to Read")
         holder = seen.holder

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import click
 
-from lockclient.cli.exit_status import CONFLICT, LOST, status_of_error
+from lockclient.cli.exit_status import LOST, UNAVAILABLE
 from lockclient.cli.output import print_error
-from lockclient.errors import ClusterMutexError, InvalidLockName, LockLost, LockTimeout
+from lockclient.errors import InvalidLockName
+from lockclient.model.lock_name import check_name
 from lockclient.model.removal import Removal
 from lockclient.text.escaping import plain
 
@@ -29,25 +28,12 @@ class Failure(click.ClickException):
         vars(self)["exit_code"] = status  # which click has for each class
 
 
-@contextmanager
-def errors_as_statuses() -> Iterator[None]:
-    """Turn the library's errors into exit statuses, each with one line."""
+def checked_name(name: str) -> str:
+    """Return a lock's name; a bad one has the status of a lock that can't be had."""
     try:
-        yield
-    except LockTimeout as error:
-        raise Failure(str(error), CONFLICT) from error
-    except LockLost as error:
-        raise Failure(str(error), LOST) from error
-    except (InvalidLockName, ClusterMutexError) as error:
-        raise Failure(str(error), status_of_error(error)) from error
-    except ValueError as error:  # as the library names them, but for how they are spelled here
-        raise click.UsageError(re.sub(r"\b(\w+_\w+)\b", _as_option, str(error))) from error
-
-
-def _as_option(found: re.Match[str]) -> str:
-    name = found[0]
-    known = ("expected_runtime", "auto_unlock_after")
-    return f"--{name.replace('_', '-')}" if name in known else name
+        return check_name(name)
+    except InvalidLockName as error:
+        raise Failure(str(error), UNAVAILABLE) from error
 
 
 def not_held(name: str, uuid: str, holder: str | None, removal: Removal | None) -> Failure:

@@ -38,31 +38,28 @@ class OutputHeartbeats:
                 return  # lost (`on_lost` was called), or released
 
 
-class FollowedMutex(ShellMutex):
-    """A mutex that gets heartbeats from other processes: reads them and moves its own deadline."""
+def follow_pushes(holding: Holding) -> None:
+    """Start the thread that polls a held lock for heartbeats by others and moves its deadline."""
+    # A heartbeat is seen after a twentieth of the time that it is valid for, at most.
+    pause = min(1.0, (holding.acquisition.deadline - monotonic()) / 20)
+    threading.Thread(
+        target=_follow, args=(holding, pause), name="clustermutex-follow", daemon=True
+    ).start()
 
-    def follow(self) -> None:
-        """Start the thread that polls the lock for heartbeats."""
-        if self._runtime.auto_unlock is None:
-            return  # there is no deadline
-        threading.Thread(target=self._follow, name="clustermutex-follow", daemon=True).start()
 
-    def _follow(self) -> None:
-        holding = self.held.holding
-        # A heartbeat is seen after a twentieth of the time that it is valid for, at most.
-        pause = min(1.0, (self._runtime.auto_unlock or 10.0) / 20)
-        polled_at = monotonic()
-        known = holding.acquisition.token
-        while not holding.ended and holding.loss() is None:
-            asked_at = monotonic()
-            limit = Deadline(min(holding.acquisition.deadline, asked_at + 2.0))
-            try:
-                seen = holding.store.ask(Read(self.name), limit)
-            except ClusterMutexError:
-                seen = None  # the deadline passes all the same
-            if isinstance(seen, ReadResult):
-                known, polled_at = _note_push(holding, seen, known, polled_at), asked_at
-            time.sleep(pause)
+def _follow(holding: Holding, pause: float) -> None:
+    acquisition = holding.acquisition
+    polled_at, known = monotonic(), acquisition.token
+    while not holding.ended and holding.loss() is None:
+        asked_at = monotonic()
+        limit = Deadline(min(acquisition.deadline, asked_at + 2.0))
+        try:
+            seen = holding.store.ask(Read(acquisition.name), limit)
+        except ClusterMutexError:
+            seen = None  # the deadline passes all the same
+        if isinstance(seen, ReadResult):
+            known, polled_at = _note_push(holding, seen, known, polled_at), asked_at
+        time.sleep(pause)
 
 
 def _note_push(holding: Holding, seen: ReadResult, known: int, polled_at: float) -> int:

@@ -15,8 +15,8 @@ from typing import Any
 
 import click
 
-from lockclient.cli.exit_status import INTERNAL, OUTPUT
-from lockclient.cli.scripts.error_lines import Failure, errors_as_statuses
+from lockclient.cli.exit_status import OUTPUT, status_of_error
+from lockclient.cli.scripts.error_lines import Failure
 from lockclient.cli.scripts.lock_options import ANY_LOCK_NAME, lock_options
 from lockclient.cli.scripts.shell_mutex import ShellMutex, ending_cleanly, environment_of
 from lockclient.cli.scripts.signals import Signals
@@ -46,7 +46,7 @@ def _failing_eval(export: bool) -> Iterator[None]:
     except click.exceptions.Exit:
         raise
     except Exception as error:
-        _fail_eval(getattr(error, "exit_code", INTERNAL), export)
+        _fail_eval(status_of_error(error), export)
         raise
 
 
@@ -87,8 +87,7 @@ def lock(ctx: click.Context, /, name: str, export: bool, **options: Any) -> None
         while mutex.may_arrive_late():
             # A take that was sent twice may arrive again, even after the unlock. Only a release
             # by this process, which knows of it, makes that harmless.
-            with errors_as_statuses():
-                mutex.release()
+            mutex.release()
             mutex.take()
         # To the end: with a status other than 0 the script would end and leave the lock held.
         signals.hold_off()

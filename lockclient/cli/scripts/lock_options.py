@@ -6,11 +6,11 @@ import click
 
 from lockclient.cli.exit_status import CONFLICT
 from lockclient.cli.options import Duration, LockName, store_options
+from lockclient.cli.scripts.error_lines import checked_name
 from lockclient.model.clocks import AUTO
 from lockclient.service.service_flags import with_options
 
-ANY_LOCK_NAME = LockName(str)
-"""A lock's name, checked by who takes the lock: a bad one has the status of no lock."""
+ANY_LOCK_NAME = LockName(checked_name)
 lock_options = with_options(
     store_options,
     click.option(

@@ -17,8 +17,8 @@ import click
 from lockclient.cli.exit_status import LOST, NOT_EXECUTABLE, NOT_FOUND
 from lockclient.cli.options import Duration
 from lockclient.cli.scripts.child import Child
-from lockclient.cli.scripts.error_lines import Failure, errors_as_statuses
-from lockclient.cli.scripts.heartbeats import FollowedMutex, OutputHeartbeats
+from lockclient.cli.scripts.error_lines import Failure
+from lockclient.cli.scripts.heartbeats import OutputHeartbeats, follow_pushes
 from lockclient.cli.scripts.lock_options import ANY_LOCK_NAME, lock_options
 from lockclient.cli.scripts.output_relay import Relay
 from lockclient.cli.scripts.shell_mutex import ShellMutex, ending_cleanly, environment_of
@@ -175,8 +175,7 @@ def _release(mutex: ShellMutex, status: int, notify: Notify, *, ends: bool) -> i
 def _start_under_lock(
     command: tuple[str, ...], env: dict[str, str], running: Run, relay: Relay | None
 ) -> Child:
-    with errors_as_statuses():
-        running.mutex.check_health()
+    running.mutex.check_health()
     child = _start(command, env, running.signals, relay)
     if relay is not None:
         try:
@@ -274,8 +273,8 @@ def run(
     """
     signals = Signals()
     warnings = WarningLog()
-    kind = FollowedMutex if alive == "manual" else ShellMutex
-    mutex = kind(name, keepalive=alive == "process", on_lost=lambda _: signals.notify(), **options)
+    options |= {"keepalive": alive == "process", "on_lost": lambda _: signals.notify()}
+    mutex = ShellMutex(name, **options)
     with ending_cleanly(mutex, signals):
         mutex.take()
         signals.hold_off()
@@ -303,8 +302,8 @@ def run(
 
 def _start_heartbeats(mutex: ShellMutex, kind: str) -> Relay | None:
     """Start the threads that read heartbeats of this kind; return the relay of `output`."""
-    if isinstance(mutex, FollowedMutex):
-        mutex.follow()
+    if kind == "manual":
+        follow_pushes(mutex.held.holding)
     if kind != "output":
         return None
     heartbeats = OutputHeartbeats(mutex)

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from lockclient.acquisition.heartbeat_and_loss import Holding
 from lockclient.cli.exit_status import SIGNALLED, status_of_error
-from lockclient.cli.scripts.error_lines import Failure, errors_as_statuses, print_message
+from lockclient.cli.scripts.error_lines import Failure, print_message
 from lockclient.cli.scripts.signals import Interrupted, Signals, die_by_signal
 from lockclient.cli.scripts.warning_log import printing_wait_reports
 from lockclient.default_store import open_store
@@ -24,6 +24,7 @@ from lockclient.errors import (
 from lockclient.model.clocks import Now
 from lockclient.model.holder import Holder
 from lockclient.mutex import ClusterMutex, HeldLock
+from lockclient.service.service_flags import as_click_error
 from lockclient.stores.common.background import AT_EXIT_S
 
 
@@ -64,8 +65,8 @@ class ShellMutex(ClusterMutex):
         self._conflict_status = options.pop("conflict_exit_code")
         if no_wait:
             options["timeout"] = 0.0
-        with errors_as_statuses():
-            store = open_store(options.pop("settings"))
+        store = open_store(options.pop("settings"))
+        with as_click_error(_usage_error):
             super().__init__(name, capture_backtrace=False, store=store, **options)
         self._pid = pid
 
@@ -73,17 +74,17 @@ class ShellMutex(ClusterMutex):
         """Take the lock, waiting as long as the options say.
 
         Raises:
-            Failure: it was not had; the store did not answer or refuses.
+            Failure: it was not had; the store did not answer.
+            StoreError: the store refuses.
         """
-        with errors_as_statuses():
-            try:
-                with nullcontext() if self._quiet else printing_wait_reports():
-                    self.held = cast(ShellHeldLock, self.__enter__())
-            except LockTimeout as error:
-                raise Failure(str(error), self._conflict_status) from error
-            except StoreUnavailable as error:
-                message = f"The lock {self.name!r} could not be asked for: {error}"
-                raise Failure(message, status_of_error(error)) from error
+        try:
+            with nullcontext() if self._quiet else printing_wait_reports():
+                self.held = cast(ShellHeldLock, self.__enter__())
+        except LockTimeout as error:
+            raise Failure(str(error), self._conflict_status) from error
+        except StoreUnavailable as error:
+            message = f"The lock {self.name!r} could not be asked for: {error}"
+            raise Failure(message, status_of_error(error)) from error
 
     def abandon(self) -> bool:
         """Release the lock and the ticket; False: the store did not answer in time."""
@@ -109,6 +110,12 @@ class ShellMutex(ClusterMutex):
         holder = super()._new_holder(now, backtrace, context)
         # The thread is of no use to people: it is this command's own.
         return replace(holder, pid=self._pid or holder.pid, thread=None)
+
+
+def _usage_error(text: str) -> click.UsageError:
+    for name in ("expected_runtime", "auto_unlock_after"):
+        text = text.replace(name, f"--{name.replace('_', '-')}")
+    return click.UsageError(text)
 
 
 def environment_of(mutex: ShellMutex, ctx: click.Context) -> dict[str, str]:

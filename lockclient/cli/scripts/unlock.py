@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import click
 
-from lockclient.cli.scripts.error_lines import errors_as_statuses, not_held
+from lockclient.cli.scripts.error_lines import not_held
 from lockclient.cli.scripts.lock_options import held_lock_arguments
 from lockclient.cli.store_access import opened_store
 from lockclient.model.clocks import Deadline
-from lockclient.model.lock_name import check_name
 from lockclient.stores import timeouts
 from lockclient.stores.outcomes import NotHolder
 from lockclient.stores.request_types import Unlock
@@ -24,9 +23,8 @@ def unlock(name: str, uuid: str, settings: Settings) -> None:
 
     Statuses: 69 the store does not answer; 76 the lock is not this holder's any more.
     """
-    with errors_as_statuses(), opened_store(settings) as store:
-        unlock = Unlock(check_name(name), uuid)
-        outcome = store.ask(unlock, Deadline.after(timeouts.STORE_TIMEOUT_S))
+    with opened_store(settings) as store:
+        outcome = store.ask(Unlock(name, uuid), Deadline.after(timeouts.STORE_TIMEOUT_S))
     # Gone without a record after a second sending: the first one did it.
     if isinstance(outcome, NotHolder) and not (outcome.resent and outcome.removal is None):
         raise not_held(name, uuid, outcome.holder, outcome.removal)
