@@ -17,13 +17,14 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
+from http.client import HTTPException
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from lockclient.cli.setup.etcd_server import Etcd, etcd_version, find_etcd
-from lockclient.cli.setup.store_server import StoreServer, answers, fetch
+from lockclient.cli.setup.store_server import StoreServer, fetch
 from tests.support import processes, valkey_servers
 
 _JAVA_MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -189,7 +190,12 @@ class Service(processes.Service):
 
     def wait_ready(self) -> None:
         """Wait until it says that it can do its work."""
-        processes.wait_until(lambda: answers(self.address, "/readyz"), 600, "a service to be ready")
+        processes.wait_until(self._is_ready, 600, "a service to be ready")
+
+    def _is_ready(self) -> bool:
+        with suppress(OSError, HTTPException):
+            return fetch(self.address, "/readyz")[0] == 200
+        return False
 
     def get(self, path: str, headers: Mapping[str, str] = MappingProxyType({})) -> bytes:
         """Return the body of an answer."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from math import inf
 
 from lockclient.acquisition.heartbeat_and_loss import Holding
 from lockclient.cli.scripts.shell_mutex import ShellMutex
@@ -40,8 +41,11 @@ class OutputHeartbeats:
 
 def follow_pushes(holding: Holding) -> None:
     """Start the thread that polls a held lock for heartbeats by others and moves its deadline."""
+    valid_for = holding.acquisition.deadline - monotonic()
+    if valid_for == inf:
+        return
     # A heartbeat is seen after a twentieth of the time that it is valid for, at most.
-    pause = min(1.0, (holding.acquisition.deadline - monotonic()) / 20)
+    pause = min(1.0, valid_for / 20)
     threading.Thread(
         target=_follow, args=(holding, pause), name="clustermutex-follow", daemon=True
     ).start()

@@ -6,11 +6,10 @@ import json
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from urllib.parse import quote
 import click
 
 from lockclient.cli.output import wrapped
-from lockclient.cli.setup.processes import end, spawn
 from lockclient.cli.setup.stack import Stack
 from lockclient.cli.setup.store_server import fetch
 from lockclient.cli.setup.up import ending_on_signals, introduce, starting, stay
@@ -46,12 +44,11 @@ def demo(exit_after_story: bool) -> None:
         ending_on_signals(),
         tempfile.TemporaryDirectory(prefix="clustermutex-demo-") as folder,
         starting(Stack(Path(folder))) as stack,
-        Story(stack) as story,
     ):
         introduce(stack)
         click.echo()
         try:
-            story.play()
+            Story(stack).play()
         except StoryFailed as error:
             raise click.ClickException(f"The story did not go as promised: {error}") from error
         if not exit_after_story:
@@ -67,15 +64,7 @@ class Story:
 
     def __init__(self, stack: Stack) -> None:
         self._stack = stack
-        self._exits = ExitStack()
-        self._logs: dict[str, Path] = {}
         self._began = time.monotonic()
-
-    def __enter__(self) -> Story:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._exits.close()
 
     def play(self) -> None:
         """Run the workers and print what happens.
@@ -83,7 +72,6 @@ class Story:
         Raises:
             StoryFailed: something did not happen, or happened too early.
         """
-        self._began = time.monotonic()
         steady = self._start_worker("steady")
         self._start_worker("forgetful")
         doomed = self._start_worker("doomed")
@@ -180,21 +168,14 @@ class Story:
     # ------------------------------------------------------------ the workers
 
     def _start_worker(self, role: str) -> subprocess.Popen[bytes]:
-        log = self._logs[role] = self._stack.log_of(f"worker-{role}")
-        with log.open("wb") as output:
-            worker = spawn(
-                [sys.executable, "-m", "lockclient.cli.setup.demo_worker", role],
-                output=output,
-                env={**self._stack.store.client_env, "CLUSTERMUTEX_URL": self._stack.url},
-            )
-        self._exits.callback(end, worker)
-        return worker
+        module = "lockclient.cli.setup.demo_worker"
+        return self._stack.start_module(module, f"worker-{role}", role)
 
     def _wait_for_log(self, role: str, word: str, what: str) -> None:
         self._wait_for(lambda: word in self._log_text(role), what)
 
     def _log_text(self, role: str) -> str:
-        return self._logs[role].read_text(errors="replace")
+        return self._stack.log_of(f"worker-{role}").read_text(errors="replace")
 
     # ------------------------------------------------------------ output
 

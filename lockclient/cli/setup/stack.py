@@ -9,7 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import IO
 
@@ -18,7 +19,7 @@ import click
 from lockclient.cli.setup.etcd_server import etcd_in, find_etcd
 from lockclient.cli.setup.ports import DEFAULT_PORTS, kept_ports
 from lockclient.cli.setup.processes import end, spawn
-from lockclient.cli.setup.store_server import START_TIMEOUT_S, StoreServer, answers
+from lockclient.cli.setup.store_server import START_TIMEOUT_S, StoreServer, fetch
 from lockclient.cli.setup.valkey_server import Valkey, find_valkey
 from lockclient.errors import ClusterMutexError
 from lockclient.service.service_flags import as_click_error
@@ -92,16 +93,23 @@ class Stack:
         """Return the log file of a program."""
         return self.folder / f"{name}.log"
 
+    def start_module(self, module: str, name: str, *words: str) -> subprocess.Popen[bytes]:
+        """Start a Python module as a client of the store; its output goes to the log `name`."""
+        with self.log_of(name).open("wb") as output:
+            process = spawn(
+                [sys.executable, "-m", module, *words],
+                output=output,
+                env={**self.store.client_env, "CLUSTERMUTEX_URL": self.url},
+            )
+        self._exits.callback(end, process)
+        return process
+
     def _service(self, module: str, *options: str) -> str:
         """Start one of our services and return its URL once it is ready."""
         log = self.log_of(module)
-        log.write_bytes(b"")
         where = ("--url", self.url, "--listen", self._listen[module])
-        command = [sys.executable, "-m", module, *where, *self.store.service_options, *options]
-        with log.open("ab") as output:
-            process = spawn(command, output=output, env=self.store.client_env)
-        self._exits.callback(end, process)
-        self._programs[module] = process
+        words = (*where, *self.store.service_options, *options)
+        process = self._programs[module] = self.start_module(module, module, *words)
 
         def logged_url() -> str | None:
             if process.poll() is not None:
@@ -111,7 +119,7 @@ class Stack:
             return found[0] if found else None
 
         url = wait_for(logged_url, f"{module} to say where it listens")
-        wait_for(lambda: answers(url, "/readyz"), f"{module} to be ready")
+        wait_for(lambda: fetch(url, "/readyz")[0] == 200, f"{module} to be ready")
         return url
 
 
@@ -182,8 +190,9 @@ def _make_private(folder: Path) -> None:
 def wait_for(condition: Callable[[], str | bool | None], what: str) -> str:
     """Wait until the condition is true; return its text."""
     until = time.monotonic() + START_TIMEOUT_S
-    while not (value := condition()):
-        if time.monotonic() > until:
-            raise click.ClickException(f"Waited {START_TIMEOUT_S:g} s in vain for {what}.")
+    while time.monotonic() < until:
+        with suppress(OSError, HTTPException):  # the program does not listen yet
+            if value := condition():
+                return str(value)
         time.sleep(0.05)
-    return str(value)
+    raise click.ClickException(f"Waited {START_TIMEOUT_S:g} s in vain for {what}.")

@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection
 from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
@@ -142,14 +142,6 @@ def private_connection(path: Path) -> Iterator[socket.socket]:
             yield made
     finally:
         os.close(folder)
-
-
-def answers(url: str, path: str) -> bool:
-    """Return whether a program answers 200 on this path."""
-    try:
-        return fetch(url, path)[0] == 200
-    except (OSError, HTTPException):
-        return False
 
 
 def fetch(
