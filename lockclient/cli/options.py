@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Sequence
 from inspect import cleandoc
 from textwrap import fill
@@ -11,26 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lockclient.cli.store_access import MAX_NAMES, opened_store
-from lockclient.errors import ClusterMutexError
-from lockclient.model.clocks import MAX_DURATION_S, Deadline
+from lockclient.model.clocks import MAX_DURATION_S
 from lockclient.model.fields import Fact
 from lockclient.model.lock_name import check_name
 from lockclient.model.retention import RECORD_RETENTION
 from lockclient.service.service_flags import Command, Parsed, settings_of, url_option, with_options
-from lockclient.stores.settings import Settings
 from lockclient.text.durations import parse_duration, period
-from lockclient.text.escaping import plain
 from lockclient.text.log_format import PlainFormatter
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-COMPLETION_TIMEOUT_S = 1.0
-"""For the store to answer a shell that completes a name."""
 _HEX = "clustermutex.hex"
 """Where in click's context it stands that names and uuids are in hexadecimal."""
-_is_bare = re.compile(r"[\w@%+./:=-]+").fullmatch
 _HELP_WIDTH = 78
 """Characters of a line in the help."""
 
@@ -134,17 +126,10 @@ class LockName(Parsed[str]):
     def shell_complete(
         self, ctx: click.Context, _param: click.Parameter, incomplete: str
     ) -> list[CompletionItem[str]]:
-        """Return the names that begin so; none if the store does not answer quickly."""
-        from click.shell_completion import CompletionItem
+        """See `completion.held_names`."""
+        from lockclient.cli.setup.completion import held_names  # not for other commands
 
-        try:
-            with opened_store(ctx.params.get("settings") or Settings.load()) as store:
-                names = store.names(incomplete, MAX_NAMES, Deadline.after(COMPLETION_TIMEOUT_S))
-        except (ClusterMutexError, ValueError):
-            return []  # a shell in the middle of a line is no place for an error
-        # A shell shows a name as it puts it into the line. So only names that need no quotes in any
-        # shell, and that look like no other name, are offered.
-        return [CompletionItem(name) for name in names if _is_bare(name) and plain(name) == name]
+        return held_names(ctx.params.get("settings"), incomplete)
 
 
 class Duration(Parsed[Any]):

@@ -94,23 +94,8 @@ class ListView(NamedTuple):
             yield plain(remark), "yellow"
 
 
-class Choice(NamedTuple):
-    """The locks that were asked for, and their order."""
-
-    includes: Callable[[Listed], bool]
-    sort: str
-
-    def view(self, store: ServiceStore, table: Table, queues: WaitQueues, wall: float) -> ListView:
-        """Return the view at a wall-clock time."""
-        deadlocks = queues.deadlocks()
-        listed = map(lister(table, wall, queues.heads, deadlocks), table.rows().values())
-        locks = [lock for lock in listed if self.includes(lock)]
-        found = first_of(locks, self.sort, len(locks))
-        return ListView(found, deadlocks, store.warnings_for_display())
-
-
-ViewAt = Callable[[float], ListView]
-"""Returns the view at a wall-clock time."""
+View = Callable[[Table, WaitQueues, float], ListView]
+"""Returns the view of a table at a wall-clock time."""
 
 
 @click.command()
@@ -177,18 +162,25 @@ def ls(
         chosen = not state or not set(state).isdisjoint(found_by)
         return chosen and search.holds(lock.holder, lock.text, found_by)
 
+    def view(table: Table, queues: WaitQueues, wall: float) -> ListView:
+        deadlocks = queues.deadlocks()
+        listed = map(lister(table, wall, queues.heads, deadlocks), table.rows().values())
+        locks = [lock for lock in listed if choose(lock)]
+        found = first_of(locks, sort, len(locks))
+        return ListView(found, deadlocks, store.warnings_for_display())
+
     with opened_store(settings) as store:
-        (_watch_list if watch else _print_list)(store, Choice(choose, sort), as_json=as_json)
+        check_reachable(store)
+        (_watch_list if watch else _print_list)(store, view, as_json=as_json)
 
 
-def _print_list(store: ServiceStore, choice: Choice, *, as_json: bool) -> None:
-    check_reachable(store)
+def _print_list(store: ServiceStore, view: View, *, as_json: bool) -> None:
     table = Table(store)
     table.read(Deadline.after(READ_ALL_TIMEOUT_S))
     queues = WaitQueues(table, store)
     queues.poll(ANSWER_TIMEOUT_S)
     now = time.time()
-    seen = choice.view(store, table, queues, now)
+    seen = view(table, queues, now)
     if as_json:
         print_json(_document(table, seen, now, connected=True))
         return
@@ -239,24 +231,23 @@ def _document(table: Table, seen: ListView, wall: float, *, connected: bool) -> 
 # ---------------------------------------------------------------- --watch
 
 
-def _watch_list(store: ServiceStore, choice: Choice, *, as_json: bool) -> None:
+def _watch_list(store: ServiceStore, view: View, *, as_json: bool) -> None:
     """Show the list until Ctrl-C."""
-    check_reachable(store)  # fails at once if the store does not answer
     with suppress(KeyboardInterrupt), _followed_table(store) as table:
         queues, read_at = WaitQueues(table, store), -inf
 
-        def view(wall: float) -> ListView:
+        def view_at(wall: float) -> ListView:
             nonlocal read_at
             if time.monotonic() > read_at + WAITERS_INTERVAL_S:
                 with suppress(StoreUnavailable, StoreError):  # shows the last reading
                     queues.poll(ANSWER_TIMEOUT_S)
                 read_at = time.monotonic()
-            return choice.view(store, table, queues, wall)
+            return view(table, queues, wall)
 
         if on_terminal() and not as_json:
-            _redraw(table, view)
+            _redraw(table, view_at)
         else:
-            _print_changes(table, view, as_json=as_json)
+            _print_changes(table, view_at, as_json=as_json)
 
 
 @contextmanager
@@ -277,7 +268,7 @@ def _followed_table(store: ServiceStore) -> Iterator[Table]:
         table.stop()
 
 
-def _redraw(table: Table, view_at: ViewAt) -> None:
+def _redraw(table: Table, view_at: Callable[[float], ListView]) -> None:
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
@@ -307,7 +298,7 @@ def _end(number: int, _frame: object) -> None:
     sys.exit(SIGNALLED + number)
 
 
-def _print_changes(table: Table, view_at: ViewAt, *, as_json: bool) -> None:
+def _print_changes(table: Table, view_at: Callable[[float], ListView], *, as_json: bool) -> None:
     before: Any = None
     while True:
         now = time.time()

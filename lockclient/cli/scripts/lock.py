@@ -20,7 +20,7 @@ from lockclient.cli.scripts.error_lines import Failure
 from lockclient.cli.scripts.lock_options import ANY_LOCK_NAME, lock_options
 from lockclient.cli.scripts.shell_mutex import ShellMutex, ending_cleanly, environment_of
 from lockclient.cli.scripts.signals import Signals
-from lockclient.cli.scripts.warning_log import WarningLog
+from lockclient.cli.scripts.stderr_log import WarningLog
 
 
 class _Exporting(click.Command):

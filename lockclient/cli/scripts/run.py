@@ -16,14 +16,14 @@ import click
 
 from lockclient.cli.exit_status import LOST, NOT_EXECUTABLE, NOT_FOUND
 from lockclient.cli.options import Duration
-from lockclient.cli.scripts.child import Child
+from lockclient.cli.scripts.child_processes import Child
 from lockclient.cli.scripts.error_lines import Failure
 from lockclient.cli.scripts.heartbeats import OutputHeartbeats, follow_pushes
 from lockclient.cli.scripts.lock_options import ANY_LOCK_NAME, lock_options
 from lockclient.cli.scripts.output_relay import Relay
 from lockclient.cli.scripts.shell_mutex import ShellMutex, ending_cleanly, environment_of
 from lockclient.cli.scripts.signals import NOTIFIED, Signals, die_by_signal
-from lockclient.cli.scripts.warning_log import WarningLog
+from lockclient.cli.scripts.stderr_log import WarningLog
 from lockclient.errors import ClusterMutexError, LockLost
 from lockclient.service.service_flags import with_options
 from lockclient.text.durations import period

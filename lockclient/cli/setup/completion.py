@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import click
 from click.shell_completion import (
@@ -14,9 +15,18 @@ from click.shell_completion import (
     split_arg_string,
 )
 
+from lockclient.cli.store_access import MAX_NAMES, opened_store
+from lockclient.errors import ClusterMutexError
+from lockclient.model.clocks import Deadline
+from lockclient.stores.settings import Settings
+from lockclient.text.escaping import plain
+
 SHELLS = ("bash", "zsh", "fish")
 VARIABLE = "_CLUSTERMUTEX_COMPLETE"
 """The environment variable by which a shell's function asks for the completions of a line."""
+COMPLETION_TIMEOUT_S = 1.0
+"""For the store to answer a shell that completes a name."""
+_is_bare = re.compile(r"[\w@%+./:=-]+").fullmatch
 
 
 @click.command()
@@ -38,6 +48,18 @@ def completion(ctx: click.Context, shell: str) -> None:
     kinds = {"bash": Bash, "zsh": ZshComplete, "fish": FishComplete}
     made = kinds[shell](ctx.find_root().command, {}, "clustermutex", VARIABLE)
     click.echo(made.source_template % made.source_vars(), nl=False)
+
+
+def held_names(settings: Settings | None, beginning: str) -> list[CompletionItem[str]]:
+    """Return the locks' names that begin so; none if the store does not answer quickly."""
+    try:
+        with opened_store(settings or Settings.load()) as store:
+            names = store.names(beginning, MAX_NAMES, Deadline.after(COMPLETION_TIMEOUT_S))
+    except (ClusterMutexError, ValueError):
+        return []  # a shell in the middle of a line is no place for an error
+    # A shell shows a name as it puts it into the line. So only names that need no quotes in any
+    # shell, and that look like no other name, are offered.
+    return [CompletionItem(name) for name in names if _is_bare(name) and plain(name) == name]
 
 
 @add_completion_class
