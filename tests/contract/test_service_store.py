@@ -242,7 +242,7 @@ class TestAnnouncements:
             assert ("unlockers", f"u-{number}", "") in follower.standing()
 
 
-class TestOver:
+class TestForget:
     def test_a_record_is_forgotten(self, reader: ServiceStore, writer: ServiceStore) -> None:
         first, second = remove(writer, take(writer, "a")), remove(writer, take(writer, "b"))
         change = next(record for record in loaded(reader, "removed") if record.name == "a")

@@ -213,7 +213,7 @@ def test_an_answer_of_an_unknown_shape_is_no_vote(slow: Relay, store: ValkeyStor
     assert time.monotonic() - began < 5.0
 
 
-class TestSlowLogins:
+class TestSlowServer:
     """One server needs seconds to let a client in; the others are a majority."""
 
     @pytest.fixture

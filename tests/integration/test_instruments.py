@@ -251,7 +251,7 @@ class TestAbout:
         assert ("failed" in caplog.text) == logged
 
 
-class TestClientAddress:
+class TestOwner:
     def test_owner_and_labels_of_a_mutex_and_of_setup(self, store: ServiceStore) -> None:
         ClusterMutex.setup(owner="team-a", labels={"env": "prod", "zone": "a"})
         with ClusterMutex("x", store=store, owner="team-b", labels={"zone": "b"}) as held:

@@ -82,7 +82,7 @@ class TestCost:
         assert served(own_etcd) - before == {"Txn": 20}
 
 
-class TestAnnouncements:
+class TestHeartbeats:
     def test_the_guard_holds_as_long_as_the_lock(self, mutex: Make, etcdctl: Etcdctl) -> None:
         """In the user's own transaction on the same etcd."""
         with mutex() as held:

@@ -60,7 +60,7 @@ def lock_is_gone(etcdctl: Etcdctl) -> None:
     )
 
 
-class TestNotThere:
+class TestRefusedConnections:
     @pytest.fixture
     def nowhere(self) -> ServiceStore:
         """A store whose two endpoints nobody listens on."""

@@ -77,7 +77,7 @@ def rewrite(server: BucketServer, **metadata: str | None) -> None:
     server.bucket.patch(OBJECT, {"metadata": metadata}, Conditions())
 
 
-class TestDeletion:
+class TestRemoval:
     def test_an_expired_lock_is_removed_with_a_record(
         self, store: ServiceStore, taker: ServiceStore, clock: Clock
     ) -> None:
