@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from lockclient.service.missing_extras import needing_services
-from lockclient.text.log_format import tell_uncaught
+from lockclient.text.log_format import log_uncaught
 
 
 def main() -> None:
     """Run the service."""
-    tell_uncaught()
+    log_uncaught()
     with needing_services("unlocker"):
         from unlocker.cli import main as run
     run()

@@ -292,7 +292,7 @@ class Attempt:
         # thread in `steps` publishes each of them, then reads the flag. So at least one of the two
         # threads sees the other's write.
         self._is_given_up = True
-        self._acquisition.delivery.abandoned = True
+        self._acquisition.delivery.is_given_up = True
         if (inbox := self._inbox) is not None:
             inbox.put(WatchEvent(0, gap=True))  # wakes the driver
         if not self._has_ended:
@@ -311,7 +311,7 @@ class Attempt:
 
     def _withdraw_now(self) -> None:
         # With the flag set, the store begins no further try. So set it before the withdrawal.
-        self._acquisition.delivery.abandoned = True
+        self._acquisition.delivery.is_given_up = True
         if self.holding is not None:
             self.holding.release_in_background()
         elif (withdraw := self._acquisition.start_withdrawal()) is not None:

@@ -14,10 +14,10 @@ The states are the values of `State`. `_HANDLER_OF` is this table as code:
     identifying  Read          held by its identity, and not provably running: reclaiming ·
                                else: queueing, or locating if it has a ticket
     reclaiming   Reclaim       Taken: held · Refused: queueing
-    queueing     TakeOrQueue   Taken: held · Queued: waiting, claiming, or locating if ambiguous
+    queueing     TakeOrQueue   Taken: held · Queued: waiting, claiming, or locating if unsure
     waiting      a watch       lock deleted: claiming · ticket ahead deleted, gap, time passed:
                                locating · overwritten: waiting · its rival ended: identifying
-    locating     GetPosition   waiting, claiming, or locating if ambiguous · no ticket: queueing
+    locating     GetPosition   waiting, claiming, or locating if unsure · no ticket: queueing
     claiming     Claim         Taken: held · Refused: waiting or claiming · no ticket: queueing
     refreshing   Push          Done: held · Conflict: refreshing
 
@@ -340,7 +340,7 @@ class Acquisition(Validity):
 
     def _wait_in_queue(self, place: Queued | Position, now: Now) -> Step:
         """Wait for the ticket ahead, else for the holder; with neither claim the lock."""
-        if place.ambiguous:
+        if place.is_unsure:
             return self._read_position(now)
         if place.predecessor is None and place.holder in (None, self.uuid):
             return self._claim(now)  # it is free, or an unanswered Take of ours got it

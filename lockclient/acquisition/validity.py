@@ -57,7 +57,7 @@ class Validity:
     @property
     def may_arrive_late(self) -> bool:
         """True if the store may still execute a take of this acquisition, see `Delivery`."""
-        return self.delivery.in_flight or self.delivery.ambiguous
+        return self.delivery.in_flight or self.delivery.is_unknown
 
     # ------------------------------------------------------------ pushes
 

@@ -23,7 +23,7 @@ from lockclient.cli.exit_status import (
 from lockclient.errors import ClusterMutexError
 from lockclient.service.missing_extras import needing_services
 from lockclient.text.escaping import plain, trace_of, without_secrets
-from lockclient.text.log_format import tell_uncaught
+from lockclient.text.log_format import log_uncaught
 
 _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 """`errno` of a write to stdout that fails. (click ends the command by itself on EPIPE.)"""
@@ -50,7 +50,7 @@ def _run() -> None:
             stream.reconfigure(errors="backslashreplace")
     if sys.stdout is None:
         sys.stdout = _ClosedOutput()
-    tell_uncaught()
+    log_uncaught()
     # An error is one line: the library's log of an outage must not be printed beside it.
     logging.getLogger("lockclient").addHandler(logging.NullHandler())
     with needing_services("clustermutex"):

@@ -99,7 +99,7 @@ class Servers:
         return f"{cls.VARIABLES}_USER and {cls.VARIABLES}_PASSWORD"
 
     @classmethod
-    def said_by(cls, environ: Mapping[str, str], *names: str) -> dict[str, Any]:
+    def read_variables(cls, environ: Mapping[str, str], *names: str) -> dict[str, Any]:
         """Return these fields by their variables; an empty one counts as missing."""
         return {name: environ.get(f"{cls.VARIABLES}_{name.upper()}") or None for name in names}
 

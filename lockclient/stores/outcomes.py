@@ -39,7 +39,7 @@ class Queued:
     """Queued at `ticket_revision`, behind the ticket `predecessor` (None: this is the head).
 
     The predecessor is the store's name of a ticket, which another client may have encoded in
-    another form. `ambiguous`: a `GetPosition` is needed. `waiters` is the number of tickets in the
+    another form. `is_unsure`: a `GetPosition` is needed. `waiters` is the number of tickets in the
     queue, this one included; None: the store does not count them.
     """
 
@@ -47,7 +47,7 @@ class Queued:
     predecessor: str | None
     holder: str | None
     revision: int
-    ambiguous: bool = False
+    is_unsure: bool = False
     waiters: int | None = None
 
 
@@ -55,14 +55,14 @@ class Queued:
 class Position:
     """A waiter's place at `revision`; `ticket` False: it does not wait any more.
 
-    `ambiguous`: the cheap request did not suffice, and a full one is needed.
+    `is_unsure`: the cheap request did not suffice, and a full one is needed.
     """
 
     ticket: bool
     predecessor: str | None
     holder: str | None
     revision: int
-    ambiguous: bool = False
+    is_unsure: bool = False
 
 
 @dataclass(frozen=True, slots=True)

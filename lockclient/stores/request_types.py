@@ -25,9 +25,9 @@ class Delivery:
 
     Attributes:
         in_flight: a try has begun, and its caller has not received the outcome.
-        ambiguous: a try got no answer: it may have happened, or may arrive at any time. A store
+        is_unknown: a try got no answer: it may have happened, or may arrive at any time. A store
             that has disarmed it sets False.
-        abandoned: no caller waits any more: the store begins no further try.
+        is_given_up: no caller waits any more: the store begins no further try.
         answered: each try of the last take was answered, even if no caller has received the answer.
             A store that does not know leaves it False.
         memory: the store's own data about the acquisition.
@@ -35,8 +35,8 @@ class Delivery:
 
     # Without a constructor it costs no call of a Python function.
     in_flight = False
-    ambiguous = False
-    abandoned = False
+    is_unknown = False
+    is_given_up = False
     answered = False
     memory: Any = None
 

@@ -268,8 +268,8 @@ class Model:
         deleted_at = request.predecessor_deleted_at
         if deleted_at is not None and deleted_at > self.compacted:
             got_it = (request.predecessor, deleted_at)
-            ambiguous = self._uuid_at(request.name, deleted_at) != got_it
-            return Position(stands, None, lock.uuid(), self.revision, ambiguous)
+            is_unsure = self._uuid_at(request.name, deleted_at) != got_it
+            return Position(stands, None, lock.uuid(), self.revision, is_unsure)
         if request.predecessor is not None and deleted_at is None:
             found = lock.tickets.get(request.predecessor)
             stands_ahead = found is not None and found[0].revision < request.ticket_revision

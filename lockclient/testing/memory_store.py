@@ -184,7 +184,7 @@ class MemoryStore(OpenedStore):
         try:
             outcome = self.ask(request, deadline)
         except (StoreUnavailable, StoreError) as error:
-            delivery.ambiguous |= error.unknown
+            delivery.is_unknown |= error.unknown
             delivery.in_flight = False
             raise
         return outcome

@@ -30,7 +30,7 @@ class PlainFormatter(logging.Formatter):
         return as_trace(stack_info)
 
 
-def tell_uncaught() -> None:
+def log_uncaught() -> None:
     """Write the error that ends a thread or the program to stderr, in plain text."""
 
     def of_thread(said: threading.ExceptHookArgs) -> None:

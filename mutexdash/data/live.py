@@ -25,7 +25,8 @@ class DatedSnapshot(NamedTuple):
     Attributes:
         judged_at: the wall-clock time by which locks are judged.
         updated_at: the time up to which the snapshot is proven to show all writes.
-        away_since: `updated_at`, if the store is unreachable or silent; None: the data are current.
+        outdated_since: `updated_at`, if the store is unreachable or silent; None: the snapshot is
+            current.
         silent: the store answers requests, but its watch does not deliver recent writes.
         remarks: `ServiceStore.warnings_for_display`.
     """
@@ -34,14 +35,16 @@ class DatedSnapshot(NamedTuple):
     wall: float
     judged_at: float
     updated_at: float
-    away_since: float | None
+    outdated_since: float | None
     silent: bool
     remarks: Sequence[str] = ()
 
     @property
     def state(self) -> str:
-        """The state of the store: `here` (reachable), `away` (unreachable) or `silent`."""
-        return "here" if self.away_since is None else "silent" if self.silent else "away"
+        """The state of the store: `connected`, `unreachable` or `silent`."""
+        if self.outdated_since is None:
+            return "connected"
+        return "silent" if self.silent else "unreachable"
 
     @property
     def restored_at(self) -> float:
@@ -126,11 +129,12 @@ class Live:
             self._connected_at = self._clock()
         return self._connected_at
 
-    def away_since(self) -> float | None:
+    def outdated_since(self) -> float | None:
         """Return `updated_at()` if the store is unreachable or silent; None: data are current."""
         updated_at = self.updated_at()
-        here = self.table.connected() and not (self._probe and self._probe.age() > self._probe.old)
-        return None if here and not self.silent() else updated_at
+        is_old = self._probe is not None and self._probe.age() > self._probe.old
+        is_current = self.table.connected() and not is_old and not self.silent()
+        return None if is_current else updated_at
 
     def silent(self) -> bool:
         return self._probe is not None and self._probe.silent()
@@ -144,7 +148,7 @@ class Live:
         with self._lock:
             snapshot = self._newest(wall, judged_at)
         remarks = self._probe.remarks() if self._probe is not None else ()
-        age = self.updated_at(), self.away_since(), self.silent()
+        age = self.updated_at(), self.outdated_since(), self.silent()
         return DatedSnapshot(snapshot, wall, judged_at, *age, remarks)
 
     def _newest(self, wall: float, judged_at: float) -> Snapshot:

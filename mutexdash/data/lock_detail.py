@@ -92,7 +92,7 @@ def complete(
         removed: the uuid of a holder that was just removed, which the table may not know yet.
     """
     where = store.can.display_name
-    if dated.state == "away":  # a request would only keep a thread waiting
+    if dated.state == "unreachable":  # a request would only keep a thread waiting
         return replace(
             detail, trouble=f"{where} is unreachable, so its backtrace can't be read now."
         )

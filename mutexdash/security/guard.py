@@ -127,7 +127,7 @@ def _check_write() -> None:
         _check_origin()
 
 
-def who_did_it() -> str:
+def acting_user() -> str:
     """Return the name of the viewer for a removal record."""
     return viewer().user or f"somebody at {request.remote_addr}"
 

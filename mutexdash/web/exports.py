@@ -44,7 +44,7 @@ class _TooLarge(Exception):
 def read_removal(name: str, uuid: str) -> Removal:
     """Return the removal record of a holder; 404 if there is none, 503 if it can't be read."""
     board = dashboard()
-    if board.dated_snapshot().away_since is not None:
+    if board.dated_snapshot().outdated_since is not None:
         abort(503, f"{board.store.can.display_name} is unreachable: the record can't be read now.")
     try:
         seen = board.store.ask(Read(name, uuid), Deadline.after(2.0)) if uuid else None
@@ -69,7 +69,7 @@ def removed_json() -> Response:
 def _sent(kind: str, mimetype: str, write: _Writer) -> Response:
     query = Query.read(request.args, ("q",))
     board = dashboard()
-    if board.dated_snapshot().away_since is not None:
+    if board.dated_snapshot().outdated_since is not None:
         abort(503, f"{board.store.can.display_name} is unreachable: the records can't be read now.")
     if not _one_at_a_time.acquire(blocking=False):
         raise ServiceUnavailable("Another export is being made: try again shortly.", retry_after=10)

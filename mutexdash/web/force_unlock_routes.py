@@ -18,7 +18,7 @@ from lockclient.model.removal import Removal
 from lockclient.overview.force_unlock_request import NO_RECORD, Changed, force_unlock
 from lockclient.service.logging_setup import log_fields
 from lockclient.text.escaping import apart, plain
-from mutexdash.security.guard import who_did_it
+from mutexdash.security.guard import acting_user
 from mutexdash.web.context import CHANGED, DONE, FAILED, UNKNOWN, dashboard, name_asked_for
 from mutexdash.web.urls import force_url, lock_url
 
@@ -117,7 +117,7 @@ def _unlock(name: str, asked: _Request) -> Removal:
             f"lock's name is {name!r}.",
         )
     board = dashboard()
-    unlocks, who = board.unlocks, who_did_it()
+    unlocks, who = board.unlocks, acting_user()
     if unlocks.done.full(unlocks.most, who):
         raise TooManyRequests(
             f"There were {unlocks.most} force-unlocks of yours within a minute: nothing "
@@ -125,10 +125,10 @@ def _unlock(name: str, asked: _Request) -> Removal:
             retry_after=60,
         )
     dated = board.dated_snapshot()
-    if dated.away_since is not None:
+    if dated.outdated_since is not None:
         why = (
             f"{board.store.can.display_name} is unreachable"
-            if dated.state == "away"
+            if dated.state == "unreachable"
             else "the dashboard is out of date"
         )
         abort(503, f"Nothing was unlocked: {why}. Try again shortly.")

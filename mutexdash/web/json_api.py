@@ -45,7 +45,7 @@ def locks() -> Response:
             revision=snapshot.revision,
             wall=dated.wall,
             unlockers=len(snapshot.unlockers),
-            connected=dated.away_since is None,
+            connected=dated.outdated_since is None,
             deadlocks=snapshot.waits.deadlocks,
             remarks=dated.remarks,
         )

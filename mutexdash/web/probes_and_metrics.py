@@ -49,7 +49,7 @@ def readyz() -> Response:
         return _sentence(f"The watch on {store} is silent, and the dashboard is out of date.", 503)
     if live.table.trouble:
         return _sentence(f"The dashboard is ready, but out of date. {live.table.trouble}")
-    if live.away_since() is not None:
+    if live.outdated_since() is not None:
         last = f"The dashboard is ready, with the last known state: {store} is unreachable."
         return _sentence(f"{last} {too_few(votes)}")
     return _sentence("The dashboard is ready.")
@@ -61,9 +61,9 @@ def _sentence(text: str, status: int = 200) -> Response:
 
 def lock_gauges(live: Live, store: ServiceStore) -> Iterator[Metric]:
     """Yield gauges; those of locks once everything was read."""
-    here = live.away_since() is None
+    is_current = live.outdated_since() is None
     yield GaugeMetricFamily(
-        "mutexdash_store_connected", "1 while the pages are up to date.", float(here)
+        "mutexdash_store_connected", "1 while the pages are up to date.", float(is_current)
     )
     yield GaugeMetricFamily(
         "mutexdash_snapshot_proven_timestamp_seconds",

@@ -198,7 +198,7 @@ def no_locks(day: Day) -> None:
 def store_away(day: Day) -> None:
     ordinary_bad_day(day)
     day.board.settle()
-    day.board.store.here = False
+    day.board.store.reachable = False
 
 
 FORCE = "/locks/deploy%2Fprod/force-unlock?uuid={uuid}"

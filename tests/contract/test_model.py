@@ -461,8 +461,8 @@ def name_and_uuid(request: Request) -> tuple[str, str]:
 
 
 def without_revisions(outcome: Queued | Position) -> Queued | Position:
-    """Return what is to be equal; where it is ambiguous, the predecessor is to be looked up."""
-    ahead = None if outcome.ambiguous else outcome.predecessor
+    """Return what is to be equal; where the store is unsure, the predecessor is to be looked up."""
+    ahead = None if outcome.is_unsure else outcome.predecessor
     bare = replace(outcome, revision=0, predecessor=ahead)
     return replace(bare, ticket_revision=0) if isinstance(bare, Queued) else bare
 

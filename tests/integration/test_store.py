@@ -75,7 +75,7 @@ class TestWhatIsWritten:
         mine = holder()
         queued = ask(store, TakeOrQueue(mine, ticket(mine)))
         assert isinstance(queued, Queued)
-        assert (queued.predecessor, queued.waiters, queued.ambiguous) == ("h%2f7", 2, False)
+        assert (queued.predecessor, queued.waiters, queued.is_unsure) == ("h%2f7", 2, False)
         position = ask(store, GetPosition(NAME, mine.uuid or "", queued.ticket_revision - 1))
         assert isinstance(position, Position)
         assert not position.ticket, "it is another ticket than the one that is asked for"

@@ -248,7 +248,7 @@ class World:
 
     def _again(self, client: Client) -> None:
         client.resent = True
-        client.engine.delivery.ambiguous |= isinstance(client.asking, _TAKING)
+        client.engine.delivery.is_unknown |= isinstance(client.asking, _TAKING)
 
     def lose_answer(self, client: Client) -> None:
         assert client.asking is not None

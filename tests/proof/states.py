@@ -52,7 +52,7 @@ def _client(world: Any, client: Any) -> Any:
     engine = client.engine
     names = sorted(vars(engine).keys() - _LEFT_OUT - {"delivery"})
     known = tuple(_plain(vars(engine)[name], name) for name in names)
-    sent = (engine.delivery.in_flight, engine.delivery.ambiguous, engine.request is client.asking)
+    sent = (engine.delivery.in_flight, engine.delivery.is_unknown, engine.request is client.asking)
     news = None if client.waiting is None else _plain(world._news(client))
     flags = tuple(getattr(client, name) for name in _FLAGS)
     rest = (client.asking, client.waiting, client.withdraw)

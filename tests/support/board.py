@@ -44,7 +44,7 @@ class DashboardStore(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.here = True
+        self.reachable = True
         self.answers: bool | Exception = True
         self.questions = self.reads_of_tickets = 0
         self.before_removing: Callable[[Remove], object] = lambda _: None
@@ -95,7 +95,7 @@ class DashboardStore(MemoryStore):
             raise StoreUnavailable("etcd at 127.0.0.1:2379 did not answer within 2 s.")
 
     def connected(self) -> bool:
-        return self.here
+        return self.reachable
 
     def endpoints(self) -> tuple[str, ...]:
         return ("127.0.0.1:2379",)
@@ -208,7 +208,7 @@ class Board:
     def _wait_connected(self) -> None:
         """Wait until the dashboard trusts its table; it first asks the store about a restore."""
         until = time.monotonic() + 90
-        while self.store.here and "mutexdash_store_connected 1.0" not in self.html("/metrics"):
+        while self.store.reachable and "mutexdash_store_connected 1.0" not in self.html("/metrics"):
             assert time.monotonic() < until, "waited in vain for the store"
             time.sleep(0.001)
 

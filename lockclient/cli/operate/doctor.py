@@ -143,7 +143,9 @@ def findings(store: ServiceStore, settings: Settings, listen: float) -> Iterator
         if not servers:  # the offsets are of whole seconds
             offsets = store.clock_offsets(CLOCK_TIMEOUT_S)
             servers = [Clock(store.can.display_name, ahead - 0.5, ahead + 0.5) for ahead in offsets]
-        yield from doctor_checks.clocks([*servers, *_heard(table, listen, store.poll)])
+        yield from doctor_checks.clocks(
+            [*servers, *_clocks_of_new_writes(table, listen, store.poll)]
+        )
         yield from _knots(table, store)
         now = time.time()
         listed = map(lister(table, now, {}, ()), table.rows().values())
@@ -163,7 +165,7 @@ def _knots(table: Table, store: ServiceStore) -> Iterator[Finding]:
     yield from doctor_checks.deadlocked(lines.deadlocks(), lines.unread)
 
 
-def _heard(table: Table, longest: float, delay: float) -> list[Clock]:
+def _clocks_of_new_writes(table: Table, longest: float, delay: float) -> list[Clock]:
     """Watch until each unlocker has sent a heartbeat; return the clocks of unlockers and holders.
 
     Args:

@@ -101,7 +101,7 @@ def _hand_over(mutex: ShellMutex, text: str) -> None:
         # Not by print: what that could not write it would try again at the end.
         os.write(sys.stdout.fileno(), f"{text}\n".encode())
     except (OSError, ValueError, AttributeError) as error:  # no sys.stdout, or one that is closed
-        mutex.abandon()
+        mutex.withdraw()
         raise Failure(
             f"The uuid could not be printed, so {mutex.name!r} was released: {error}.", OUTPUT
         ) from error

@@ -287,7 +287,7 @@ def run(
         env = {**os.environ, **environment_of(mutex, ctx)}
         child = _start_under_lock(command, env, running, relay)
     except BaseException:
-        mutex.abandon()
+        mutex.withdraw()
         raise
     status = _release(mutex, running.supervise(child), warnings.print, ends=ends)
     signals.end()

@@ -86,7 +86,7 @@ class ShellMutex(ClusterMutex):
             message = f"The lock {self.name!r} could not be asked for: {error}"
             raise Failure(message, status_of_error(error)) from error
 
-    def abandon(self) -> bool:
+    def withdraw(self) -> bool:
         """Release the lock and the ticket; False: the store did not answer in time."""
         if self.locked():
             with suppress(ClusterMutexError):  # lost, or retried in the background
@@ -148,7 +148,7 @@ def ending_cleanly(
         yield
     except Interrupted as interrupt:
         outcome = "it was not taken"
-        if not mutex.abandon():
+        if not mutex.withdraw():
             outcome = "the store did not answer in time, so a ticket or the lock may be left"
         print_message(f"{interrupt} came while waiting for the lock {mutex.name!r}; {outcome}.")
         report(SIGNALLED + interrupt.number)

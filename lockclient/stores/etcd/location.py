@@ -87,9 +87,9 @@ class EtcdLocation(Servers):
             listed = environ.get("ETCDCTL_ENDPOINTS", DEFAULT_ENDPOINT).split(",")
             location = cls().at_endpoints([endpoint.strip() for endpoint in listed])
         with named_source("ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY"):
-            location = replace(location, **cls.said_by(environ, "cacert", "cert", "key"))
+            location = replace(location, **cls.read_variables(environ, "cacert", "cert", "key"))
         with named_source(cls.user_variables()):
-            said = cls.said_by(environ, "password", "password_file")
+            said = cls.read_variables(environ, "password", "password_file")
             user, colon, password = environ.get("ETCDCTL_USER", "").partition(":")
             if colon and said["password"] is None:
                 said["password"] = password

@@ -101,7 +101,7 @@ def _take_or_queue(keyspace: Keys, request: request_types.TakeOrQueue) -> Plan:
             ahead,
             _value(holder(answer)),
             revision,
-            ambiguous=not is_last,
+            is_unsure=not is_last,
             waiters=last.count,  # etcd counts the whole range, whatever the request's limit
         )
 
@@ -122,17 +122,17 @@ def _get_position(keyspace: Keys, request: request_types.GetPosition) -> Plan:
     def read(answer: wire.TxnAnswer, _resent: bool) -> Outcome:
         own, found = ticket(answer).kvs, ahead(answer).kvs
         stands = bool(own) and own[0].create_revision == request.ticket_revision
-        predecessor, ambiguous = segment_of(found[0].key) if found else None, False
+        predecessor, is_unsure = segment_of(found[0].key) if found else None, False
         if request.predecessor_deleted_at is not None:
             # If the transaction that deleted the predecessor's ticket put its uuid into the lock,
             # the predecessor got the lock. Otherwise it withdrew, and another waiter may be ahead.
             got_it = bool(found) and found[0].mod_revision == request.predecessor_deleted_at
             winner = _value(ahead(answer)) if got_it else None
-            predecessor, ambiguous = None, winner != unquote(request.predecessor or "")
+            predecessor, is_unsure = None, winner != unquote(request.predecessor or "")
         elif request.predecessor is not None:  # a later ticket may have the same name
-            ambiguous = not found or found[0].create_revision > request.ticket_revision
+            is_unsure = not found or found[0].create_revision > request.ticket_revision
         revision = answer.header.revision
-        return outcomes.Position(stands, predecessor, _value(holder(answer)), revision, ambiguous)
+        return outcomes.Position(stands, predecessor, _value(holder(answer)), revision, is_unsure)
 
     return Plan(txn=txn, read=read)
 

@@ -99,7 +99,7 @@ class EtcdStore(EtcdListing):
                 if lease is not None:
                     plan.bind(lease.get(deadline))
                 answer = self._channels.call(TXN, plan.txn, deadline, delivery)
-                outcome = plan.read(answer, delivery.ambiguous)
+                outcome = plan.read(answer, delivery.is_unknown)
                 if isinstance(outcome, ReadResult):
                     outcome = self._with_code(outcome, deadline)
                 return outcome
@@ -118,7 +118,7 @@ class EtcdStore(EtcdListing):
                 if lease is not None:
                     plan.bind(await channels.lease_id(lease, deadline))
                 answer = await channels.call(TXN, plan.txn, deadline, delivery, keeps=is_priority)
-                return plan.read(answer, delivery.ambiguous)
+                return plan.read(answer, delivery.is_unknown)
             except WireError as error:
                 request = _for_retry(error, request, plan, lease)
 

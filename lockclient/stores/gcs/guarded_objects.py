@@ -28,7 +28,7 @@ class GuardedObjects:
 
     Attributes:
         delivery: what is known of the takes of the acquisition.
-        was_ambiguous: an earlier request of the acquisition was not answered.
+        was_unknown: an earlier request of the acquisition was not answered.
         remove_if_due: see `Expiry.remove_if_due`; None: locks do not expire.
     """
 
@@ -36,7 +36,7 @@ class GuardedObjects:
     names: ObjectNames
     deadline: Deadline
     delivery: Delivery = field(default_factory=Delivery)
-    was_ambiguous: bool = False
+    was_unknown: bool = False
     remove_if_due: Callable[[GuardedObjects, str, ObjectState], bool] | None = None
 
     def expired(self, name: str, state: ObjectState) -> bool:
@@ -120,7 +120,7 @@ class GuardedObjects:
         try:
             answer = self.client.ask(call, self.deadline, self.delivery)
         except StoreUnavailable:
-            if once and self.delivery.ambiguous and not self.deadline.expired():
+            if once and self.delivery.is_unknown and not self.deadline.expired():
                 return None
             raise
         return ObjectState.from_resource(answer.json) if answer.status == 200 else None

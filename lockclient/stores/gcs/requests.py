@@ -104,14 +104,14 @@ class GcsRequestExecutor:
         """Do a request. Errors: see `HttpClient.ask`."""
         delivery = request_types.delivery_of(request)
         objects = GuardedObjects(
-            self._client, self._names, deadline, delivery, delivery.ambiguous, self._remove_if_due
+            self._client, self._names, deadline, delivery, delivery.is_unknown, self._remove_if_due
         )
         try:
             outcome = _STEPS[type(request)](objects, request)
         except ClusterMutexError:
-            delivery.answered = not (delivery.ambiguous or delivery.in_flight)
+            delivery.answered = not (delivery.is_unknown or delivery.in_flight)
             raise
-        delivery.answered = not delivery.ambiguous
+        delivery.answered = not delivery.is_unknown
         return outcome
 
 
@@ -127,7 +127,7 @@ def _take(objects: GuardedObjects, request: request_types.Take) -> Outcome:
             return taken
         replaced, state = None, _read_refused(objects, where)
         if state is None:
-            if objects.delivery.ambiguous:  # from now on the unanswered create is refused
+            if objects.delivery.is_unknown:  # from now on the unanswered create is refused
                 objects.put(where, tombstone(str(uuid4())), b"")
             continue  # else the lock was just released
         if state.decision is not None:
@@ -155,7 +155,7 @@ def _read_refused(objects: GuardedObjects, where: str) -> ObjectState | None:
     try:
         return objects.head(where)
     except StoreUnavailable as error:
-        objects.delivery.ambiguous = error.unknown = True
+        objects.delivery.is_unknown = error.unknown = True
         raise
 
 
@@ -163,7 +163,7 @@ def _upload_lock(
     objects: GuardedObjects, holder: Holder, replaced: ObjectState | None
 ) -> outcomes.Taken | None:
     """Upload a lock in place of that object; None: it was refused, or not answered."""
-    is_pending = objects.delivery.ambiguous
+    is_pending = objects.delivery.is_unknown
     if replaced is None and is_pending:
         return None  # no second create
     where, (metadata, body) = objects.names.lock(holder.name), lock_content(holder)
@@ -183,7 +183,7 @@ def _upload_lock(
 def _found_taken(objects: GuardedObjects, state: ObjectState) -> outcomes.Taken:
     """Return that a read found the lock of this acquisition."""
     # An unanswered create of this very request wrote the stamps of this request.
-    earlier = objects.was_ambiguous or not objects.delivery.ambiguous
+    earlier = objects.was_unknown or not objects.delivery.is_unknown
     return _taken(objects, state, by_earlier_send=earlier)
 
 
@@ -191,7 +191,7 @@ def _taken(
     objects: GuardedObjects, own: ObjectState, *, by_earlier_send: bool = False
 ) -> outcomes.Taken:
     """Note that no create may arrive any more, or that something stands there that refuses it."""
-    objects.delivery.ambiguous, objects.delivery.memory = False, own
+    objects.delivery.is_unknown, objects.delivery.memory = False, own
     return outcomes.Taken(own.version.token, by_earlier_send)
 
 
@@ -200,7 +200,7 @@ def _is_uuid_spent(objects: GuardedObjects, name: str, uuid: str, state: ObjectS
     if state.tombstone_uuid == uuid:
         return True
     # After an unanswered create it may have had the lock, and others after it.
-    return objects.delivery.ambiguous and _read_record(objects, name, uuid) is not None
+    return objects.delivery.is_unknown and _read_record(objects, name, uuid) is not None
 
 
 def _reclaim(objects: GuardedObjects, request: request_types.Reclaim) -> Outcome:
@@ -309,7 +309,7 @@ def _was_answered(takes: request_types.Delivery | None, deadline: Deadline) -> b
     if takes is None:
         return False
     until = deadline.within(0.0, SETTLE_TIMEOUT_S)
-    while not (takes.answered or takes.ambiguous or until.expired()):
+    while not (takes.answered or takes.is_unknown or until.expired()):
         time.sleep(0.01)
     return takes.answered
 
@@ -366,7 +366,7 @@ def _not_holder(
     resent: bool = False,
 ) -> outcomes.NotHolder:
     """Return that this uuid has the lock no more; `resent`: this request may have ended it."""
-    resent |= objects.delivery.ambiguous
+    resent |= objects.delivery.is_unknown
     if state is not None and state.decision is not None:
         removal = removal_steps.complete(objects, name, state)
         if state.uuid == uuid and removal is not None:

@@ -119,7 +119,9 @@ class ValkeyLocation(Servers):
             tls=SCHEMES[parts.scheme],
             expire=options.get("expire") == "1",
             longest=float(longest),
-            **cls.said_by(environ, "cacert", "cert", "key", "user", "password", "password_file"),
+            **cls.read_variables(
+                environ, "cacert", "cert", "key", "user", "password", "password_file"
+            ),
         )
 
 

@@ -92,7 +92,7 @@ class Taking:
             if not quorum.can_agree(answers, *GRANTED):
                 splits += 1
                 has_time = deadline.remaining() >= MIN_ROUND_S
-                if splits > _MAX_SPLITS or not has_time or self.delivery.abandoned:
+                if splits > _MAX_SPLITS or not has_time or self.delivery.is_given_up:
                     return Refused(None, 0)
                 split_pauses = split_pauses or Backoff(*_SPLIT_PAUSES)
                 time.sleep(split_pauses.next() * rounds.servers.round_s)
@@ -105,7 +105,7 @@ class Taking:
             # Each failed try is undone, or the undo queue will undo it: no outcome is unknown.
             error = errors.no_majority(rounds.location, result.failures, unknown=False)
             pauses = pauses or Backoff(*ROUND_PAUSES_S)
-            rounds.pause_or_raise(error, deadline, pauses, abandoned=self.delivery.abandoned)
+            rounds.pause_or_raise(error, deadline, pauses, is_given_up=self.delivery.is_given_up)
 
     def _try_once(self, until: Deadline) -> tuple[Outcome | None, Round]:
         """Try once. Return None if no majority gave or refused it; then the try is undone."""

@@ -65,7 +65,7 @@ def test_a_busy_bucket_is_named_as_busy(
     take = Take(holder(), delivery=delivery)
 
     def refuse(_: Asked) -> Fault:
-        delivery.abandoned = server.counted("POST") >= asked + 3
+        delivery.is_given_up = server.counted("POST") >= asked + 3
         return BUSY
 
     server.trouble = refuse
@@ -77,7 +77,7 @@ def test_a_busy_bucket_is_named_as_busy(
     assert (caught.value.busy, caught.value.unknown) == (True, False)
     server.trouble = lambda _: None
     with caplog.at_level(logging.WARNING, "lockclient.stores.gcs"):
-        delivery.abandoned = False
+        delivery.is_given_up = False
         assert isinstance(ask(store, take), Taken)
     ours = (record for record in caplog.records if ".gcs." in record.name)
     first, last = (record.getMessage() for record in ours)

@@ -56,7 +56,7 @@ class TestLateCreates:
             store.send(Take(mine, delivery=delivery), Deadline.after(0.5))
         server.heal()
         assert caught.value.unknown
-        assert delivery.ambiguous
+        assert delivery.is_unknown
         return mine.uuid or ""
 
     def test_a_late_create_after_other_holders(
@@ -173,7 +173,7 @@ class TestLateCreates:
         server.trouble = lambda _: None
         assert has(store) == mine.uuid
         assert caught.value.unknown
-        assert delivery.ambiguous
+        assert delivery.is_unknown
 
     def test_the_clock_of_a_proxy_is_ignored(
         self, server: BucketServer, store: ServiceStore

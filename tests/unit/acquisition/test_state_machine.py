@@ -84,7 +84,7 @@ def steps(acquisition: Acquisition, *news: News) -> Step:
 
 HEAD, BEHIND = Queued(8, None, "other", 9), Queued(8, "ahead", "other", 9)
 LOOK = GetPosition("x", "me", 8)
-UNSURE = Position(True, None, "other", 9, ambiguous=True)
+UNSURE = Position(True, None, "other", 9, is_unsure=True)
 STANDS = Position(True, "ahead", "other", 20)
 
 
@@ -120,9 +120,9 @@ NEXT: dict[str, tuple[list[News], Step | type]] = {
     "a minute of silence: a cheap look": ([BEHIND, None], GetPosition("x", "me", 8, "ahead")),
     "the ticket ahead still stands": ([BEHIND, None, STANDS], on_ahead(21)),
     "it does not: a whole look": ([BEHIND, None, STANDS, None, UNSURE], LOOK),
-    "queued twice, others behind": ([Queued(8, None, "o", 9, ambiguous=True)], LOOK),
+    "queued twice, others behind": ([Queued(8, None, "o", 9, is_unsure=True)], LOOK),
     "its place is found": (
-        [Queued(8, None, "o", 9, ambiguous=True), UNSURE, Position(True, "ahead", "o", 9)],
+        [Queued(8, None, "o", 9, is_unsure=True), UNSURE, Position(True, "ahead", "o", 9)],
         on_ahead(10),
     ),
     "a client that knows no queue barged in": (
@@ -195,14 +195,14 @@ class TestTaking:
 class TestLostAnswers:
     def test_a_retry_has_new_stamps(self) -> None:
         acquisition = begun()
-        acquisition.delivery.ambiguous = True
+        acquisition.delivery.is_unknown = True
         again = acquisition.again(at(10))
         assert isinstance(again, Take)
         assert (again.holder.uuid, again.holder.alert_at) == ("me", 5_310.0)
 
     def test_a_lock_taken_by_an_earlier_sending_is_confirmed_by_a_push(self) -> None:
         acquisition = begun()
-        acquisition.delivery.ambiguous = True
+        acquisition.delivery.is_unknown = True
         acquisition.again(at(0.1))
         push = acquisition.answered(Taken(5, by_earlier_send=True), at(0.2))
         assert isinstance(push, Push)
@@ -237,7 +237,7 @@ class TestLostAnswers:
     )
     def test_a_request_that_may_arrive_late_is_remembered(self, outcomes: list[Outcome]) -> None:
         acquisition = begun()
-        acquisition.delivery.ambiguous = True
+        acquisition.delivery.is_unknown = True
         steps(acquisition, *outcomes)
         assert acquisition.may_arrive_late
         assert acquisition.start_withdrawal() == Withdraw("x", "me", tombstone=True)
@@ -245,7 +245,7 @@ class TestLostAnswers:
     def test_an_unanswered_take_is_withdrawn(self) -> None:
         acquisition = begun()
         assert acquisition.start_withdrawal() is None
-        acquisition.delivery.ambiguous = True
+        acquisition.delivery.is_unknown = True
         assert acquisition.start_withdrawal() == Withdraw("x", "me", tombstone=True)
 
     @pytest.mark.parametrize("identity", [None, "worker"])
@@ -363,7 +363,7 @@ class TestHeld:
 
     def test_a_lock_taken_by_an_earlier_sending_is_pushed_until_confirmed(self) -> None:
         acquisition = begun()
-        acquisition.delivery.ambiguous = True
+        acquisition.delivery.is_unknown = True
         assert isinstance(steps(acquisition, Taken(5, by_earlier_send=True)), Push)
         again = acquisition.answered(Conflict(9), at(0.2))
         assert isinstance(again, Push)

@@ -117,7 +117,7 @@ class RemovingStore(MemoryStore):
             self.ask(Remove(removal, None), deadline)
         outcome = super().send(request, deadline)
         if isinstance(request, Take) and self.asked == [request]:
-            delivery_of(request).ambiguous = True
+            delivery_of(request).is_unknown = True
             raise StoreUnavailable("the answer is lost")
         return outcome
 
@@ -232,7 +232,7 @@ class DoublingStore(MemoryStore):
 
     def send(self, request: Request, deadline: Deadline) -> Outcome:
         outcome = super().send(request, deadline)
-        delivery_of(request).ambiguous = isinstance(outcome, Taken | Refused | Queued)
+        delivery_of(request).is_unknown = isinstance(outcome, Taken | Refused | Queued)
         return outcome
 
 

@@ -85,8 +85,8 @@ def test_log_lines_are_escaped(style: str, capsys: pytest.CaptureFixture[str]) -
 def test_the_traceback_of_a_thread_is_escaped() -> None:
     program = (
         "import threading\n"
-        "from lockclient.text.log_format import tell_uncaught\n"
-        "tell_uncaught()\n"
+        "from lockclient.text.log_format import log_uncaught\n"
+        "log_uncaught()\n"
         f"def fail(): raise ValueError({HOSTILE!r} + ' etcd://a:hunter2@h')\n"
         "thread = threading.Thread(target=fail, name='part'); thread.start(); thread.join()\n"
         "fail()\n"

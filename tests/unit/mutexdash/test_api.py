@@ -264,7 +264,7 @@ def test_an_unreachable_store_is_503_without_a_wait(
     answer = board.get("/api/locks/a")
     assert answer.status_code == 503
     assert "did not answer within 2 s" in answer.json["error"]
-    board.store.here, board.store.questions = False, 0
+    board.store.reachable, board.store.questions = False, 0
     for path in ("/api/locks/a", "/removed.csv", "/removed.json", "/api/removed/a?uuid=u"):
         assert board.get(path).status_code == 503
     assert board.store.questions == 0
@@ -344,7 +344,7 @@ def test_the_etag_changes_with_every_change_and_not_with_a_heartbeat_of_an_unloc
         "past its alert": lambda: setattr(board, "ahead", 301),
         "overdue": lambda: setattr(board, "ahead", 901),
         "an unlocker": lambda: store.unlocker(),
-        "etcd away": lambda: setattr(store, "here", False),
+        "etcd away": lambda: setattr(store, "reachable", False),
         "released": lambda: store.release("a"),
     }
     seen = {}

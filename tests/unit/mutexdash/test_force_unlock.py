@@ -125,7 +125,7 @@ def test_a_released_lock_is_409(board: Board) -> None:
 
 def test_an_unreachable_store_gets_no_request(board: Board) -> None:
     board.settle()
-    board.store.here = False
+    board.store.reachable = False
     assert unlock(board).status_code == 503
     assert (board.store.questions, holder(board)) == (0, "u1")
 

@@ -82,7 +82,7 @@ def test_the_banner_without_an_unlocker_names_the_command(board: Board) -> None:
 def test_an_unreachable_store_greys_the_last_known_state(board: Board) -> None:
     board.store.take("a")
     board.text("/")
-    board.store.here = False
+    board.store.reachable = False
     board.ahead = 75
     board.shows("/", "etcd is unreachable.", "last known state, 1 min 1", "worker-1")
     assert 'class="away"' in board.html("/")
@@ -209,10 +209,10 @@ def test_an_internal_error_reveals_no_details(board: Board, path: str) -> None:
 
 
 def test_health_and_readiness(board: Board) -> None:
-    board.store.here = False
+    board.store.reachable = False
     assert board.get("/healthz").status_code == board.get("/readyz").status_code == 200
     assert "etcd is unreachable" in board.html("/readyz")
-    board.store.here = True
+    board.store.reachable = True
     assert board.html("/readyz") == "The dashboard is ready.\n"
 
 
@@ -315,7 +315,7 @@ def test_the_force_unlock_form_is_for_one_holder(board: Board) -> None:
     assert ("<form class" in changed, "old-host" in changed) == (False, True)
     board.shows("/locks/b/force-unlock?uuid=u0", "Nobody holds it now.")
     board.shows("/locks/a/force-unlock", "No holder chosen.")
-    board.store.here = False
+    board.store.reachable = False
     assert re.search(r'class="danger" disabled', board.html(form))
     board.shows("/lock/a", "Force-unlock is disabled while this page is out of date")
     assert "/locks/a/force-unlock" not in board.html("/lock/a")
@@ -429,7 +429,7 @@ def test_a_label_is_on_every_page_and_in_the_tab() -> None:
             assert 'class="labelled red"' in html
             assert '<b class="cluster red">' in html
             assert "etcd://127.0.0.1:2379/clustermutex" in html
-        board.store.here = False
+        board.store.reachable = False
         assert "<title>etcd unreachable · prod</title>" in board.html("/")
     with Board() as plain:
         assert "<title>Locks · ClusterMutex</title>" in plain.html("/")

@@ -277,8 +277,8 @@ class Tries:
         if failover.closed:
             raise self._closed()
         refused = len(self._refusing) == len(failover.members)
-        if timeout <= 0 or delivery.abandoned or refused:
-            unknown = delivery.ambiguous
+        if timeout <= 0 or delivery.is_given_up or refused:
+            unknown = delivery.is_unknown
             raise unavailable(
                 failover.location.endpoints, self._last, unknown=unknown, refused=refused
             )
@@ -287,7 +287,7 @@ class Tries:
         return member, timeout
 
     def _closed(self) -> StoreClosed:
-        return closed(self._failover.location, unknown=self._delivery.ambiguous)
+        return closed(self._failover.location, unknown=self._delivery.is_unknown)
 
     def failed(self, error: Exception) -> float:
         """Return the seconds to wait before the next try, after one that raised `error`.
@@ -306,7 +306,7 @@ class Tries:
         # replaced: a failed try. Files are read before a request is sent.
         unknown = not isinstance(error, OSError)
         if isinstance(error, ValueError) and not failover.renewable:  # its owner closed the channel
-            self._delivery.ambiguous = True
+            self._delivery.is_unknown = True
             raise self._closed() from None
         return self._unanswered(cause_of(error), unknown=unknown)
 
@@ -327,7 +327,7 @@ class Tries:
             return min(0.05 * (self._new_tokens - 1), self._deadline.remaining())
         if fault not in (ErrorKind.NOT_SENT, ErrorKind.UNKNOWN):
             said = refused(error, member.endpoint, failover.location)
-            said.unknown = self._delivery.ambiguous
+            said.unknown = self._delivery.is_unknown
             raise WireError(fault, error, said)
         cause = cause_of(error, failover.location)
         return self._unanswered(cause, unknown=fault is ErrorKind.UNKNOWN)
@@ -335,12 +335,12 @@ class Tries:
     def _unanswered(self, why: Cause, *, unknown: bool) -> float:
         failover, member = self._failover, self._member
         assert member is not None
-        self._delivery.ambiguous |= unknown
+        self._delivery.is_unknown |= unknown
         if failover.closed:
             raise self._closed() from None
         self._new_tokens = 0
         if why.reason is Reason.NO_DESCRIPTORS:
-            raise no_descriptors(failover.location.url(), unknown=self._delivery.ambiguous)
+            raise no_descriptors(failover.location.url(), unknown=self._delivery.is_unknown)
         self._last = more_telling(self._last, why)
         left = self._deadline.own - monotonic()
         is_refusal = left <= 0 and failover.renewable and why.reason in NOBODY_THERE

@@ -112,8 +112,8 @@ class HttpClient:
             timeout = max_timeout_s
             try:
                 token = None if self._tokens is None else self._tokens.current(deadline)
-                # This thread sets `in_flight`, then reads `abandoned`. A caller that gives up sets
-                # `abandoned`, then reads `in_flight`. So at least one of them sees the other.
+                # This thread sets `in_flight`, then reads `is_given_up`. A caller that gives up
+                # sets `is_given_up`, then reads `in_flight`. So at least one sees the other.
                 delivery.in_flight = True
                 if not (left := self._time_left(deadline, delivery)):
                     break
@@ -133,26 +133,26 @@ class HttpClient:
                 continue
             delivery.in_flight = False
             # A request that only reads changes nothing, however late.
-            delivery.ambiguous |= call.method != "GET" and errors.may_have_happened(failure)
+            delivery.is_unknown |= call.method != "GET" and errors.may_have_happened(failure)
             cause = errors.cause_of(failure, answer)
             if cause.reason is Reason.NO_DESCRIPTORS:
-                raise no_descriptors(self.location.url(), unknown=delivery.ambiguous)
+                raise no_descriptors(self.location.url(), unknown=delivery.is_unknown)
             # After a 429 the bucket is reachable, though the last try may be too short to show it.
             is_short = timeout < max_timeout_s and cause.reason is Reason.NO_ANSWER
             if not (is_short and last.reason is Reason.BUSY):
                 last = cause
             if last.reason is not Reason.BUSY:
                 self._log_outage(last)
-            if call.once and delivery.ambiguous:
+            if call.once and delivery.is_unknown:
                 break
             max_timeout_s = min(2 * max_timeout_s, MAX_TRY_TIMEOUT_S)
             time.sleep(min(pauses.next(), deadline.remaining()))
         delivery.in_flight = False
-        raise self._unanswered(last, unknown=delivery.ambiguous)
+        raise self._unanswered(last, unknown=delivery.is_unknown)
 
     def _time_left(self, deadline: Deadline, delivery: Delivery) -> float:
         """Return the seconds for further tries; 0: none is to begin."""
-        return 0.0 if self.closed or delivery.abandoned else deadline.remaining()
+        return 0.0 if self.closed or delivery.is_given_up else deadline.remaining()
 
     def _unanswered(self, last: Cause, *, unknown: bool) -> ClusterMutexError:
         if self.closed:
@@ -170,7 +170,7 @@ class HttpClient:
             return answer
         delivery.in_flight = False
         refusal = errors.refusal(answer, self.location.bucket)
-        refusal.unknown = delivery.ambiguous
+        refusal.unknown = delivery.is_unknown
         raise refusal
 
     def _try_once(

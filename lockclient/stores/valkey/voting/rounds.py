@@ -115,14 +115,14 @@ class Rounds:
 
     @staticmethod
     def pause_or_raise(
-        error: Exception, deadline: Deadline, pauses: Backoff, *, abandoned: bool = False
+        error: Exception, deadline: Deadline, pauses: Backoff, *, is_given_up: bool = False
     ) -> None:
         """Wait before another round; raise the error if no round can help, or none is wanted."""
         permanent = not isinstance(error, ConnectionError)
         pause = pauses.next()
-        if not permanent and deadline.remaining() < pause + MIN_ROUND_S and not abandoned:
+        if not permanent and deadline.remaining() < pause + MIN_ROUND_S and not is_given_up:
             time.sleep(deadline.remaining())  # the caller's timeout is over when this returns
-        if permanent or abandoned or deadline.expired():
+        if permanent or is_given_up or deadline.expired():
             raise error
         time.sleep(pause)
 

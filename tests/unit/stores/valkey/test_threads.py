@@ -70,8 +70,8 @@ def test_a_withdrawal_between_the_steps_of_a_take_leaves_the_clean_up_to_the_tak
 
     def answer(commands: Any) -> Any:
         request = Sent(commands.get(0))
-        if not delivery.abandoned:  # the take
-            delivery.abandoned = True
+        if not delivery.is_given_up:  # the take
+            delivery.is_given_up = True
             return result(sent=Withdrawn({0: request}), failures={0: REFUSED})
         return result()
 
