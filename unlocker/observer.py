@@ -66,7 +66,7 @@ class Observer:
             return row is not None and alert_name(row.holder) == alert
 
         event = self._event(alert, PAST_ALERT, f"Lock {name} is past its alert, held by {who}.")
-        event.lock, event.stands = holder.name, is_past_alert
+        event.lock, event.is_current = holder.name, is_past_alert
         self.notifier.notify(event)
 
     def on_removal(self, removals: list[Removal], found: bool) -> None:

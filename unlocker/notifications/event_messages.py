@@ -57,8 +57,8 @@ class Event:
         owed, told: names of recipients.
         noticed: when this unlocker noticed it, on its monotonic clock.
         found: whether it happened before this unlocker started.
-        noted: whether the note has it.
-        stands: returns whether it is still so; an event that has ended is not noted.
+        is_in_note: whether the note has it.
+        is_current: returns whether the event still holds; an ended event is not added to the note.
     """
 
     name: str
@@ -71,8 +71,8 @@ class Event:
     told: list[str] = field(default_factory=list)
     noticed: float = 0.0
     found: bool = False
-    noted: bool = False
-    stands: Callable[[], bool] = lambda: True
+    is_in_note: bool = False
+    is_current: Callable[[], bool] = lambda: True
 
     @property
     def holder(self) -> str:

@@ -102,10 +102,10 @@ class BlindnessDetector:
         self._blind_for = min(BLIND_AFTER_S, max(0.0, blind_for))
         if self._blind_for >= BLIND_AFTER_S and self._blind is None and why:
             self._blind = self._event(IS_BLIND, f"{self._identity} can't do its work: {why}", now)
-            self._blind.stands = lambda: self._blind is not None
+            self._blind.is_current = lambda: self._blind is not None
             return self._blind
         if self._blind_for == 0.0 and self._blind is not None:
-            was_sent, self._blind = self._blind.noted or self._blind.told, None
+            was_sent, self._blind = self._blind.is_in_note or self._blind.told, None
             if was_sent:
                 return self._event(SEES, f"{self._identity} is working again.", now)
         return None
@@ -234,8 +234,8 @@ class Notifier:
             if isinstance(works, bool)
         ]
 
-    def unnoted(self) -> Sequence[Event]:
-        """See `Peers.unnoted`."""
+    def uncoordinated(self) -> Sequence[Event]:
+        """See `Peers.uncoordinated`."""
         due = monotonic() - GATHER_S
         with self._lock:
             pending = self._pending if self._shared.outage.is_on else []
@@ -298,7 +298,7 @@ class Notifier:
         for event in found:
             if event.name not in before:
                 event.revision, event.noticed = revision, now
-                event.stands = partial(self._has_condition, event.name)
+                event.is_current = partial(self._has_condition, event.name)
                 self.notify(event)
 
     def _has_condition(self, name: str) -> bool:
@@ -327,7 +327,7 @@ class Notifier:
             return
         self._retry_at = now + READ_INTERVAL_S  # if the request fails
         # The note does not get an event that has ended, unless a recipient was notified of it.
-        events = [event for event in pending if event.told or event.stands()]
+        events = [event for event in pending if event.told or event.is_current()]
 
         def edit(note: NotificationNote) -> int:
             note.configure(self._senders.keys(), unused, time.time())
@@ -337,7 +337,7 @@ class Notifier:
             self._drop(dropped, "are only counted in messages")
         self._retry_at = now
         for event in events:
-            event.noted = True
+            event.is_in_note = True
         done = {*pending}
         with self._lock:
             self._pending = [event for event in self._pending if event not in done]

@@ -118,7 +118,7 @@ class Peers(Protocol):
         """Return the living unlockers that announce a recipient, the oldest first, and whether it
         works for them."""
 
-    def unnoted(self) -> Sequence[Event]:
+    def uncoordinated(self) -> Sequence[Event]:
         """Return the events that could not be noted."""
 
 
@@ -142,7 +142,7 @@ class Sender:
         self._outcome: tuple[Attempt, str] | None = None
         """The last attempt and its outcome, until the note has them."""
         self._failed, self._failed_at = 0, float("-inf")  # as last seen in the note, and when
-        self._unnoted_since: float | None = None
+        self._own_since: float | None = None  # since when it could not write its own events
         self._sent_at, self._pause_s = float("-inf"), 0.0
         self.works = True
         """The last attempt of this unlocker worked."""
@@ -167,16 +167,17 @@ class Sender:
         state = self._shared.note.urls.get(self.url, UrlState())
         if state.failed != self._failed:
             self._failed, self._failed_at = state.failed, now
-        unnoted = [e for e in self._peers.unnoted() if self.url not in e.told and e.stands()]
+        pending = self._peers.uncoordinated()
+        own = [event for event in pending if self.url not in event.told and event.is_current()]
         is_owed = bool(self._shared.note.owed(self.url) or state.more)
-        self._unnoted_since = (self._unnoted_since or now) if unnoted else None
-        if not (unnoted or is_owed or self._outcome):
+        self._own_since = (self._own_since or now) if own else None
+        if not (own or is_owed or self._outcome):
             self.failing_since = None
             return
         if not ending and now < self._sent_at + self._pause_s:
             return
-        if self._unnoted_since and (ending or now >= self._unnoted_since + UNCOORDINATED_AFTER_S):
-            self._send_unnoted(unnoted)
+        if self._own_since and (ending or now >= self._own_since + UNCOORDINATED_AFTER_S):
+            self._send_uncoordinated(own)
             return
         self._settle()
         retry_s = min(MAX_RETRY_S, RETRY_S * state.failed) / max(1, turns)
@@ -212,7 +213,7 @@ class Sender:
         if given_up:
             self._give_up(given_up)
 
-    def _send_unnoted(self, events: Sequence[Event]) -> None:
+    def _send_uncoordinated(self, events: Sequence[Event]) -> None:
         """Send events that could not be noted; one that has no answer is not sent again."""
         now = Now.read()
         message = message_of(events, {}, self._peers.where, now.wall, "not coordinated")
