@@ -287,15 +287,12 @@ def _redraw(table: Table, view_at: Callable[[float], ListView]) -> None:
         return Group(*notes, Text(), rich_table(COLUMNS, cells(first, now), console.width))
 
     console = terminal_console()
-    signal.signal(signal.SIGTERM, _end)  # restores the terminal
+    # Restores the terminal.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(SIGNALLED + number))
     with Live(draw(), console=console, screen=True, auto_refresh=False) as live:
         while True:
             time.sleep(WATCH_INTERVAL_S)
             live.update(draw(), refresh=True)
-
-
-def _end(number: int, _frame: object) -> None:
-    sys.exit(SIGNALLED + number)
 
 
 def _print_changes(table: Table, view_at: Callable[[float], ListView], *, as_json: bool) -> None:

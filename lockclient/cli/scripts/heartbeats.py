@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from math import inf
 
 from lockclient.acquisition.heartbeat_and_loss import Holding
@@ -14,29 +16,21 @@ from lockclient.stores.outcomes import Done, ReadResult
 from lockclient.stores.request_types import Push, Read
 
 
-class OutputHeartbeats:
-    """Sends a heartbeat after output; in a thread, so that no outage delays the output."""
+def push_after_output(mutex: ShellMutex) -> Callable[[], None]:
+    """Start a thread that sends a heartbeat after each call of the returned function.
 
-    def __init__(self, mutex: ShellMutex) -> None:
-        self._mutex = mutex
-        self._printed = threading.Event()
+    In a thread, so that no outage delays the output.
+    """
+    printed = threading.Event()
 
-    def start(self) -> None:
-        """Start the thread."""
-        threading.Thread(target=self._push, name="clustermutex-output", daemon=True).start()
+    def push() -> None:
+        with suppress(ClusterMutexError):  # lost (`on_lost` was called), or released
+            while printed.wait():
+                printed.clear()
+                mutex.held.alive()
 
-    def printed(self) -> None:
-        """Note that there was output."""
-        self._printed.set()
-
-    def _push(self) -> None:
-        while True:
-            self._printed.wait()
-            self._printed.clear()
-            try:
-                self._mutex.held.alive()
-            except ClusterMutexError:
-                return  # lost (`on_lost` was called), or released
+    threading.Thread(target=push, name="clustermutex-output", daemon=True).start()
+    return printed.set
 
 
 def follow_pushes(holding: Holding) -> None:

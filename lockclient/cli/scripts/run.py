@@ -18,7 +18,7 @@ from lockclient.cli.exit_status import LOST, NOT_EXECUTABLE, NOT_FOUND
 from lockclient.cli.options import Duration
 from lockclient.cli.scripts.child_processes import Child
 from lockclient.cli.scripts.error_lines import Failure
-from lockclient.cli.scripts.heartbeats import OutputHeartbeats, follow_pushes
+from lockclient.cli.scripts.heartbeats import follow_pushes, push_after_output
 from lockclient.cli.scripts.lock_options import ANY_LOCK_NAME, lock_options
 from lockclient.cli.scripts.output_relay import Relay
 from lockclient.cli.scripts.shell_mutex import ShellMutex, ending_cleanly, environment_of
@@ -141,7 +141,7 @@ def _start(
     command: tuple[str, ...], env: dict[str, str], signals: Signals, relay: Relay | None
 ) -> Child:
     try:
-        return Child(command, env, signals.inherited_mask, relay.files if relay else {})
+        child = Child(command, env, signals.inherited_mask, relay.files if relay else {})
     except (FileNotFoundError, ValueError) as error:  # ValueError: an empty name
         raise Failure(
             f"The command {command[0]!r} was not found (or the program that its first line names).",
@@ -153,6 +153,13 @@ def _start(
             f"The command {command[0]!r} can't be executed ({error.strerror}){hint}",
             NOT_EXECUTABLE,
         ) from error
+    try:
+        if relay is not None:
+            relay.start()
+    except BaseException:  # no thread could be started: the command must not run unsupervised
+        child.signal(signal.SIGKILL)
+        raise
+    return child
 
 
 def _release(mutex: ShellMutex, status: int, notify: Notify, *, ends: bool) -> int:
@@ -170,20 +177,6 @@ def _release(mutex: ShellMutex, status: int, notify: Notify, *, ends: bool) -> i
             "If it is not free in a moment, the unlocker or `clustermutex force-unlock` frees it."
         )
     return status
-
-
-def _start_under_lock(
-    command: tuple[str, ...], env: dict[str, str], running: Run, relay: Relay | None
-) -> Child:
-    running.mutex.check_health()
-    child = _start(command, env, running.signals, relay)
-    if relay is not None:
-        try:
-            relay.start()
-        except BaseException:  # no thread could be started: the command must not run unsupervised
-            child.signal(signal.SIGKILL)
-            raise
-    return child
 
 
 class _CommandRunner(click.Command):
@@ -285,7 +278,8 @@ def run(
         warnings.start()
         relay = _start_heartbeats(mutex, alive)
         env = {**os.environ, **environment_of(mutex, ctx)}
-        child = _start_under_lock(command, env, running, relay)
+        mutex.check_health()
+        child = _start(command, env, signals, relay)
     except BaseException:
         mutex.withdraw()
         raise
@@ -304,8 +298,4 @@ def _start_heartbeats(mutex: ShellMutex, kind: str) -> Relay | None:
     """Start the threads that read heartbeats of this kind; return the relay of `output`."""
     if kind == "manual":
         follow_pushes(mutex.held.holding)
-    if kind != "output":
-        return None
-    heartbeats = OutputHeartbeats(mutex)
-    heartbeats.start()
-    return Relay(heartbeats.printed)
+    return Relay(push_after_output(mutex)) if kind == "output" else None

@@ -20,7 +20,7 @@ import click
 from lockclient.cli.output import wrapped
 from lockclient.cli.setup.stack import Stack
 from lockclient.cli.setup.store_server import fetch
-from lockclient.cli.setup.up import ending_on_signals, introduce, starting, stay
+from lockclient.cli.setup.up import end_on_signals, introduce, stay
 
 CHAPTER_TIMEOUT_S = 60.0
 """Seconds to wait for each event of the story."""
@@ -40,10 +40,10 @@ class StoryFailed(Exception):
 )
 def demo(exit_after_story: bool) -> None:
     """Watch locks being taken, held, alerted on, removed and shown."""
+    end_on_signals()
     with (
-        ending_on_signals(),
         tempfile.TemporaryDirectory(prefix="clustermutex-demo-") as folder,
-        starting(Stack(Path(folder))) as stack,
+        Stack(Path(folder)) as stack,
     ):
         introduce(stack)
         click.echo()

@@ -58,12 +58,11 @@ class Stack:
         self._programs: dict[str, subprocess.Popen[bytes]] = {}
         self._exits = ExitStack()
 
-    @property
-    def url(self) -> str:
-        """The clients' `CLUSTERMUTEX_URL`."""
-        return self.store.url
-
     def __enter__(self) -> Stack:
+        store = self.store
+        click.echo(
+            f"Starting {store.name} {store.version} ({store.binary}), unlocker and mutexdash …"
+        )
         with self._exits:  # ends the started programs if the next one does not start
             self._exits.callback(self.store.stop)
             try:
@@ -99,7 +98,7 @@ class Stack:
             process = spawn(
                 [sys.executable, "-m", module, *words],
                 output=output,
-                env={**self.store.client_env, "CLUSTERMUTEX_URL": self.url},
+                env={**self.store.client_env, "CLUSTERMUTEX_URL": self.store.url},
             )
         self._exits.callback(end, process)
         return process
@@ -107,7 +106,7 @@ class Stack:
     def _service(self, module: str, *options: str) -> str:
         """Start one of our services and return its URL once it is ready."""
         log = self.log_of(module)
-        where = ("--url", self.url, "--listen", self._listen[module])
+        where = ("--url", self.store.url, "--listen", self._listen[module])
         words = (*where, *self.store.service_options, *options)
         process = self._programs[module] = self.start_module(module, module, *words)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -63,10 +62,8 @@ def up(
     port, other = (etcd_port, valkey_port) if store == "etcd" else (valkey_port, etcd_port)
     if other is not None:
         raise click.UsageError(f"The port is another store's than that of --store {store}.")
-    with (
-        ending_on_signals(),
-        starting(Stack(folder, store, port, listen, keeps_ports=True)) as stack,
-    ):
+    end_on_signals()
+    with Stack(folder, store, port, listen, keeps_ports=True) as stack:
         introduce(stack)
         click.echo("\nThe dashboard has no login: anybody who reaches it may force-unlock.")
         click.echo("Ctrl-C ends all three; the locks stay in the data directory.")
@@ -78,13 +75,6 @@ def _state_folder() -> Path:
     """Return where a program keeps what is neither configuration nor the user's own data."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "clustermutex" / "up"
-
-
-def starting(stack: Stack) -> Stack:
-    """Print which programs start; return the stack."""
-    store = stack.store
-    click.echo(f"Starting {store.name} {store.version} ({store.binary}), unlocker and mutexdash …")
-    return stack
 
 
 def introduce(stack: Stack) -> None:
@@ -99,7 +89,7 @@ def introduce(stack: Stack) -> None:
     ):
         click.echo(f"  {what:<14} {click.style(where, bold=True)}")
     click.echo("\nFor clients:\n")
-    click.echo(f"  export CLUSTERMUTEX_URL={stack.url}")
+    click.echo(f"  export CLUSTERMUTEX_URL={stack.store.url}")
     for name, value in stack.store.exports.items():
         click.echo(f"  export {name}={value}")
 
@@ -115,18 +105,12 @@ def stay(stack: Stack) -> None:
             time.sleep(0.5)
 
 
-@contextmanager
-def ending_on_signals() -> Iterator[None]:
+def end_on_signals() -> None:
     """Make SIGTERM and SIGHUP end the program as Ctrl-C does, so that nothing is left running."""
 
     def interrupt(number: int, _frame: object) -> None:
         raise KeyboardInterrupt(signal.Signals(number).name)
 
     # SIGINT, too: a shell's background job starts with it ignored.
-    signals = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
-    before = [signal.signal(number, interrupt) for number in signals]
-    try:
-        yield
-    finally:
-        for number, handler in zip(signals, before, strict=True):
-            signal.signal(number, handler)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, interrupt)
