@@ -7,7 +7,7 @@ DEMO := $(VENV)/.demo-installed
 # More than there are processors: tests wait, for programs and for times, most of theirs.
 TEST_WORKERS ?= 4
 
-.PHONY: demo test soak faults process-faults peers simulate exhaust mutants bench lint format wire rules reference dist runbook pictures moving-picture site clean
+.PHONY: demo test soak faults process-faults peers simulate exhaust mutants bench lint format wire rules reference dist runbook pictures screencast site clean
 
 demo: $(DEMO)
 	$(BIN)/clustermutex demo
@@ -100,8 +100,8 @@ pictures: $(STAMP)
 	$(BIN)/python -m tests.browser.pictures
 
 # And the moving one of the README, of real processes on a real etcd: takes a minute.
-moving-picture: $(STAMP)
-	$(BIN)/python -m tests.browser.moving_picture
+screencast: $(STAMP)
+	$(BIN)/python -m tests.browser.screencast
 
 # pip can't tell what is installed from what is pinned: the stamp file is newer than both lists
 # exactly if nothing has changed since. Without one pip was interrupted, and takes packages for

@@ -99,7 +99,7 @@ def test_a_password_with_a_space_is_refused(guarded: Etcd) -> None:
 
 
 @pytest.mark.parametrize("name", ["", " ", "ann:secret", "--no-password", "a\nb"])
-def test_an_ambiguous_user_name_is_refused(name: str) -> None:
+def test_a_user_name_with_two_meanings_is_refused(name: str) -> None:
     done = called(Settings(), "setup-auth", f"--client={name}", status=2)
     assert "can't be a user of etcdctl's" in done.stderr
 

@@ -203,7 +203,7 @@ class World:
         elif step is End.ACQUIRED:
             client.held = True
         elif step in (End.BUSY, End.USED_UP):
-            self._abandon(client)
+            self._give_up(client)
         else:
             self._send(client, step)
 
@@ -211,7 +211,7 @@ class World:
         client.asking, client.resent = request, False
         client.engine.delivery.in_flight |= isinstance(request, _TAKING)
 
-    def _abandon(self, client: Client) -> None:
+    def _give_up(self, client: Client) -> None:
         client.withdraw = client.engine.start_withdrawal()
         client.asking = client.waiting = None
         client.over = True
@@ -242,7 +242,7 @@ class World:
                 assert isinstance(outcome, Conflict)
                 self._send(client, engine.push(client.now()))
             elif engine.loss is not None:
-                self._abandon(client)
+                self._give_up(client)
         else:
             self._follow(client, engine.answered(outcome, client.now()))
 
@@ -291,7 +291,7 @@ class World:
     def give_up(self, client: Client) -> None:
         if client.asking is not None:
             self.late += ((client.uuid, client.asking, client.lease),)
-        self._abandon(client)
+        self._give_up(client)
 
     def withdraw(self, client: Client) -> None:
         assert client.withdraw is not None

@@ -77,7 +77,7 @@ FAULTS: tuple[tuple[str, Sequence[str], float], ...] = (
     ("barge_in", LOCKS, 3.0),
     ("force_unlock", LOCKS, 0.0),
     ("push_by_hand", LOCKS, 10.0),
-    ("abandon_many", ("",), 0.0),
+    ("leave_many", ("",), 0.0),
 )
 """What can go wrong, with whom, and for how many seconds at most."""
 

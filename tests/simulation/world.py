@@ -285,7 +285,7 @@ class World:
         give.success.add().delete.CopyFrom(wire.Delete(key=prefix, range_end=prefix[:-1] + b"0"))
         self.hub.at(self.hub.now + fault.seconds, partial(self._write, give))
 
-    def abandon_many(self, _fault: Fault) -> None:
+    def leave_many(self, _fault: Fault) -> None:
         """Have more locks abandoned at once than may be removed in a minute."""
         for number in range(2 * MAX_REMOVALS):
             self._take_foreign(f"abandoned-{number}")

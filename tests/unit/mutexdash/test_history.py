@@ -180,7 +180,7 @@ def test_an_updated_snapshot_equals_a_new_one(board: Board) -> None:
                 assert seen(board) == seen(fresh)
 
 
-def test_old_pictures_do_not_pile_up(board: Board) -> None:
+def test_old_snapshots_are_dropped(board: Board) -> None:
     """A rendered template is a cycle, and keeps its picture until the collector comes by."""
     for number in range(3000):
         board.store.take(f"lock-{number}")

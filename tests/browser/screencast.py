@@ -1,4 +1,4 @@
-"""The moving picture of the README: `make moving-picture` draws it into `docs/pictures/`.
+"""The screencast of the README: `make screencast` draws it into `docs/pictures/`.
 
 A holder is killed, its lock goes past its alert, the unlocker removes it, the next waiter has it:
 real processes on a real etcd, with short times, as the real dashboard shows them.
