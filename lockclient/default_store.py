@@ -95,7 +95,7 @@ def setup(
 
 
 def require_store(store: MutexStore) -> MutexStore:
-    """Return the store, or raise ValueError if it is none."""
+    """Return the store; raise ValueError if the object is no store."""
     if not hasattr(store, "ask"):
         raise ValueError(f"store must be what open_store() returns, not {store!r}.")
     return store
@@ -144,7 +144,7 @@ def set_default(settings: Settings, client: Any = None, credentials: Any = None)
 def swap_default(store: Any) -> ServiceStore | None:
     """Set the process's store, for mutexes alone a `MutexStore`, and return the one before.
 
-    None: open the one of `set_default` or of the environment anew.
+    None: open a new one, of `set_default` or of the environment.
     """
     global _default_store, _opened
     with _default_lock:

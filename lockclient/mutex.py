@@ -176,7 +176,7 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
     call the method of the `HeldLock`. A lost acquisition counts as unreleased until it is
     released or its owner acquires again through this mutex. The mutex remembers 16 lost ones.
 
-    It can't stop a holder that goes on working after its loss. Call `alive()` or `check_health()`
+    It can't stop a holder that keeps working after its loss. Call `alive()` or `check_health()`
     between steps, and give storage the `fencing_token` to refuse an earlier holder's writes.
 
     Args:
@@ -198,11 +198,11 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
             are alerted, and nothing is removed; None: no limit.
         on_lost: called with the `LockLost` once, in a thread of its own, when the lock is lost.
         capture_backtrace: whether to record the stack that acquired the lock.
-        release_at_exit: whether to release what is still held as the interpreter ends; else the log
-            names it. Only for programs whose other threads have ended by then.
+        release_at_exit: whether to release locks that are still held as the interpreter ends;
+            else the log names them. Only for programs whose other threads have ended by then.
         owner: a team or a service, for people; default: `setup(owner=…)`.
-        labels: further texts by their names, beside those of `setup`: at most 16, of 1,024 bytes in
-            JSON all together.
+        labels: further texts by their names, in addition to those of `setup`: at most 16, of
+            1,024 bytes in JSON all together.
         store: where locks live; default: that of `setup`, else of the environment.
 
     Raises:

@@ -45,9 +45,9 @@ class Options:
 
     Attributes:
         url: the store's URL for people, without secrets.
-        access: who may see and do what.
+        access: the rights of viewers.
         label: the cluster's name and colour.
-        prometheus_url, runbook_url: without a slash at the end; "": there is none.
+        prometheus_url, runbook_url: without a slash at the end; "": none.
         trace_url: the address of a trace, with names of a lock's context in braces.
     """
 

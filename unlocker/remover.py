@@ -145,7 +145,7 @@ class Remover:
             self._unanswered.add(item)
             self.rate_limit.count([key])  # the store may have removed the lock
             raise
-        except Exception as error:  # go on with the other due locks
+        except Exception as error:  # continue with the other due locks
             if item not in self._refused:  # log once for a lock, not once a second
                 log.warning(
                     "Lock '%s' is due and can't be removed; retrying: %s",

@@ -2,7 +2,7 @@
 
 A hand-over takes milliseconds, and a dead waiter's ticket goes with its lease. So a lock is
 unclaimed for long only if the head is alive and does not act: its program is blocked, or does not
-follow the protocol. Then all other waiters wait in vain, and there is no holder to alert on.
+follow the protocol. Then no other waiter gets the lock, and there is no holder to alert on.
 
 Each sweep scans all queues. A lock that was taken and released between two scans shows in the
 table's changes. The dashboard's page of the lock shows the head.

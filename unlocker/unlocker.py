@@ -121,7 +121,7 @@ class Unlocker:
         self._jobs = Jobs()
         self._health = Health(store, table, self._freshness, self._jobs, metrics)
         self.is_live, self.is_ready = self._health.is_live, self._health.is_ready
-        # In a polled store nobody sees a heartbeat before the next poll, and each one costs a
+        # In a polled store no heartbeat is seen before the next poll, and each one costs a
         # write. Due locks are found later there, so sweeps are more frequent.
         self._heartbeat_interval = max(HEARTBEAT_INTERVAL_S, store.poll)
         self._sweep_interval = SWEEP_INTERVAL_S / 4 if store.poll else SWEEP_INTERVAL_S

@@ -33,7 +33,7 @@ def held_lock_fields() -> dict[str, str | None]:
     """Return `lock`, `uuid` and `hostname` for other ways to log, as a dictionary.
 
     Of the lock that was acquired last of those that the caller's context holds: a task, and what it
-    calls, starts or hands to `asyncio.to_thread`. Where there is none, `lock` and `uuid` are None.
+    calls, starts or hands to `asyncio.to_thread`. Without such a lock, `lock` and `uuid` are None.
     """
     held = newest_held()
     name, uuid = (None, None) if held is None else (held.acquisition.name, held.acquisition.uuid)

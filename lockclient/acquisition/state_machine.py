@@ -82,7 +82,7 @@ class Wait:
     """Watch `target` from `revision` on.
 
     With `from_now` the watch begins when the store receives it. If that is later than `revision`,
-    the waiter reads its position once more.
+    the waiter reads its position again.
     """
 
     target: WatchTarget
@@ -183,7 +183,7 @@ class Acquisition(Validity):
         return copy
 
     def again(self, now: Now) -> Step:
-        """Return the last request once more, with new stamps."""
+        """Return the last request again, with new stamps."""
         request = self.request
         assert request is not None, "again() before begin()"
         if isinstance(request, Push):

@@ -54,7 +54,7 @@ class Lost(Event):
 class Released(Event):
     """The lock was released, after `held_s` seconds.
 
-    `answered` is False while the store has not confirmed it: the release goes on in the background.
+    `answered` is False while the store has not confirmed it: the background repeats the release.
     """
 
     held_s: float

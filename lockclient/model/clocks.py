@@ -161,7 +161,7 @@ def require_timeout(what: str, value: Duration | None) -> float | None:
 
 
 format_stamp = "{:.3f}".format
-"""Write a wall-clock time as it stands in the store: decimal, with milliseconds."""
+"""Write a wall-clock time as the store has it: decimal, with milliseconds."""
 
 
 def parse_stamp(text: str) -> float:

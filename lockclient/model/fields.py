@@ -149,7 +149,7 @@ _from_json: Final = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_
 
 
 def json_object(value: bytes) -> dict[str, Any] | None:
-    """Return a JSON object, or None if the value is none.
+    """Return a JSON object, or None if the value is not one.
 
     It must be strict UTF-8, and no object in it may have two members of one name.
     """
@@ -208,7 +208,7 @@ def interned_text(text: str) -> str:
 
 
 def read_text(value: bytes) -> tuple[str, str | None]:
-    """Return a text and what is wrong with it, or None."""
+    """Return a text, and its fault or None."""
     try:
         return value.decode(), None
     except UnicodeDecodeError:
@@ -216,7 +216,7 @@ def read_text(value: bytes) -> tuple[str, str | None]:
 
 
 def read_stamp(value: bytes) -> tuple[float | None, str | None]:
-    """Return a stamp, or None and what is wrong with it."""
+    """Return a stamp, or None and its fault."""
     text, problem = read_text(value)
     if problem:
         return None, problem
@@ -227,7 +227,7 @@ def read_stamp(value: bytes) -> tuple[float | None, str | None]:
 
 
 def read_about(value: bytes, kinds: Mapping[str, str]) -> tuple[dict[str, Any], str | None]:
-    """Return the facts of an `about`, and what is wrong with some or with all of it, or None."""
+    """Return the facts of an `about`, and the faults of some or all of it, or None."""
     said = json_object(value)
     if said is None:
         return {}, "is no JSON object"

@@ -381,7 +381,7 @@ def _written_to(fields: dict[str, Any], changes: Mapping[str, Found], *, backtra
 
 
 def _read_into(fields: dict[str, Any], part: str, value: bytes) -> str | None:
-    """Set the fields from a subkey's value; return what is wrong with the value, or None."""
+    """Set the fields from a subkey's value; return the fault of the value, or None."""
     fields.update(_FIELDS_OF[part])
     longest = MAX_UUID_BYTES if part == "uuid" else MAX_VALUE_BYTES
     if len(value) > longest:

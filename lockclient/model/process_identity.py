@@ -1,7 +1,7 @@
 """The identity of a process, by which another process on its machine can tell if it still runs.
 
 A pid is reused. Boot id, pid namespace, pid and start time together identify one process for ever,
-also after it replaced its program by `exec`. The kernel writes the auxiliary vector anew at each
+also after it replaced its program by `exec`. The kernel rewrites the auxiliary vector at each
 `exec`, so the vector's digest, the *image*, identifies the program. It is the same for all threads
 and sub-interpreters. On other systems than Linux, nothing can be proved.
 """

@@ -115,7 +115,7 @@ REMOVAL_FACTS: Final = (
     Fact("how", TEXT, KNOWN, "", "auto-unlock or force-unlock.", optional=False),
     Fact("why", TEXT, KNOWN, "Why", "The reason.", optional=False),
 )
-"""The facts of a removal record beside the holder's."""
+"""The facts of a removal record that are not the holder's."""
 _REMOVAL: Final = {fact.name: fact.kind for fact in REMOVAL_FACTS} | {"code": TEXT}
 _is_code: Final = re.compile("[0-9a-f]{64}").fullmatch
 _RECORDED: Final = {

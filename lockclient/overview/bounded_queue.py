@@ -14,7 +14,7 @@ from lockclient.stores.service_store import Batch
 ROOM = 16 * 1024 * 1024
 """Bytes of values; one batch may exceed it."""
 _EACH = 200
-"""Bytes counted for a change beside its value."""
+"""Bytes counted for a change in addition to its value."""
 
 
 class BoundedQueue:

@@ -33,7 +33,7 @@ def _countdown(stamp: float | None, _: Listed, wall: float) -> str:
 
 
 def _deadline(stamp: float | None, lock: Listed, wall: float) -> str:
-    if stamp is not None and stamp < wall:  # it still stands: nothing has unlocked it
+    if stamp is not None and stamp < wall:  # kept: nothing has unlocked the lock
         return f"{duration(wall - stamp)} overdue"
     return no_unlock(lock.holder) or _countdown(stamp, lock, wall)
 
@@ -70,7 +70,7 @@ class Column(NamedTuple):
         title, short: its headings on the dashboard (empty: it has none there) and in the command.
         value: of a `Listed`, what to sort by; a lock for which that is None comes last, either way.
         spare: whether it is the first to be left out where a terminal has no room.
-        while_held: whether nothing stands in it once the lock is gone.
+        while_held: whether the cell is empty after the lock has ended.
     """
 
     key: str

@@ -19,7 +19,7 @@ class Changed(Exception):
     """Nothing was unlocked: the lock is not the holder's that was meant.
 
     Attributes:
-        holder: who has it now, None if nobody.
+        holder: the current holder; None: the lock is free.
         removal: how the one that was meant lost it, if that is recorded.
     """
 
@@ -51,12 +51,12 @@ def force_unlock(
 
     Args:
         uuid: of the holder that the person saw.
-        by, why: who does it and what for; both are recorded, and the holder is notified.
+        by, why: the person and the reason; both are recorded, and the holder is notified.
         deadline: of all requests together.
         unrecorded: the person has read `NO_RECORD`; the caller logs the returned removal.
 
     Raises:
-        Changed: somebody else has it, or nobody; nothing happened.
+        Changed: another holder has the lock, or none; nothing happened.
         StoreUnavailable: the store did not answer in time; it may have happened.
         StoreFull: the store has no space for the record; nothing happened.
         StoreError: the store refuses; nothing happened.

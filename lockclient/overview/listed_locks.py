@@ -115,7 +115,7 @@ def urgency(
 
     The others go by how many wait; then those first that only a person can free; then by the
     revision of the oldest ticket (`head`), which no waiter's clock moves; then by the time left.
-    Tickets may forge waiters and deadlocks: an overdue lock stands above all of them.
+    Tickets may forge waiters and deadlocks: an overdue lock comes before all of them.
     """
     due = unlocks_at(holder)
     left = inf if due is None else due

@@ -45,7 +45,7 @@ _TITLED: Final = sorted(
 
 
 class FactRow(NamedTuple):
-    """A fact of a lock as people see it: its value, with a word beside it or instead of it."""
+    """A fact of a lock as people see it: its value, with a word after it or instead of it."""
 
     fact: Fact
     value: Any
@@ -57,7 +57,7 @@ class FactRow(NamedTuple):
 
 
 def fact_rows(holder: Holder, recorded: bool = False) -> list[FactRow]:
-    """Return what people see of a holder; `recorded`: what a record says, judged by nobody."""
+    """Return a holder's facts as people see them; `recorded`: from a record, without a verdict."""
     found, no_auto_unlock = [], "" if recorded else no_unlock(holder)
     for fact in _TITLED:
         value = holder.shown_token() if fact.name == "fencing_token" else getattr(holder, fact.name)

@@ -1,7 +1,7 @@
-"""The verdict on a lock: its state, or what is worse than a healthy one.
+"""The status of a lock: its state, and whether it is in a deadlock or held too long.
 
 A lock in a deadlock, or held for longer than `max_hold`, may be pushed all the time: its state is
-`ok`, and nobody gets any further.
+`ok`, although its waiters make no progress.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from lockclient.overview.table import Table
 from lockclient.stores.service_store import ServiceStore, Tickets
 
 MOST: Final = 2000
-"""Waiters that are read, besides all those that may be in a deadlock."""
+"""Waiters that are read, in addition to all that may be in a deadlock."""
 
 
 class WaitQueues:

@@ -89,7 +89,7 @@ class Search:
         return cls(tuple(term for term in terms if term.word))  # `host:` has no word yet
 
     def check(self) -> None:
-        """Raise a ValueError for a state that there is not, of which a list would be empty."""
+        """Raise a ValueError for an unknown state: its list would be empty."""
         for term in self.terms:
             if term.field == "state" and not any(word.startswith(term.word) for word in VERDICTS):
                 raise ValueError(f"No state is {term.word!r}: there are {', '.join(VERDICTS)}.")

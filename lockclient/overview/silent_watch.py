@@ -10,7 +10,7 @@ unlocker's own announcement, once confirmed, or another's that a reader of the s
     freshness.stale()                       # true: do not trust the table, do not alert or remove
 
 Each step follows only if the one before did not help: reopen the stream, on another member if there
-is one; read everything and watch again; once more; then `failed()`, and the process should be
+is one; read everything and watch again; the same again; then `failed()`, and the process should be
 restarted. A reading proves nothing about the watch: the table stays stale until the watch brings a
 change.
 """

@@ -42,7 +42,7 @@ class Troubles:
 
     def stumbled(self, error: Exception) -> None:
         now = monotonic()
-        if now - self._unforeseen[1] > LOG_INTERVAL_S:  # once, as long as it goes on
+        if now - self._unforeseen[1] > LOG_INTERVAL_S:  # once, as long as it lasts
             log.error("Following the locks failed; they are read again.", exc_info=error)
         self._unforeseen = (
             f"Changes could not be processed ({type(error).__name__}: {error}): the log "

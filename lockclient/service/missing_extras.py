@@ -12,7 +12,7 @@ _COMMAND = ("click", "rich")
 
 @contextmanager
 def needing_services(program: str) -> Iterator[None]:
-    """Import what a program needs in here: what is missing ends it with how to get it."""
+    """Block for optional imports: a missing package ends the program and names the extra."""
     try:
         yield
     except ModuleNotFoundError as error:

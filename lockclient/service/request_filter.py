@@ -63,7 +63,7 @@ def foreign_host(
     """Return the host in a request's header `Host` if it is not accepted, else None.
 
     Args:
-        header: the header's value; None: there is none.
+        header: the header's value; None: the request has none.
         known: accepted names.
         also: returns whether another name is accepted.
     """
@@ -98,7 +98,7 @@ class Door:
     """Wraps a WSGI application and refuses forged requests.
 
     Attributes:
-        hosts: accepted host names besides the safe ones.
+        hosts: accepted host names in addition to the safe ones.
         open_to_all: paths of probes, which may come with any host and get no secrets.
     """
 

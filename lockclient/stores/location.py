@@ -140,7 +140,7 @@ def refuse_nested_root(root: str) -> None:
     """Raise ValueError for a root among the keys of a root above it.
 
     A release or an unlocker there would delete its locks. Every key below a root `/a` begins with
-    `/a/` and one of `FOLDERS`, so `/a/b` shares no key with it otherwise.
+    `/a/` and one of `FOLDERS`, so without such a segment `/a/b` shares no key with it.
     """
     for segment in root.strip("/").split("/")[1:]:
         if segment in FOLDERS:

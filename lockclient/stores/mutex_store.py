@@ -2,7 +2,7 @@
 
 A mutex sends a request (`request_types`), a frozen dataclass, and gets an outcome (`outcomes`).
 Any store that keeps the promises written at the requests can stand behind `ClusterMutex`. Services
-need `service_store` besides.
+also need `service_store`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Password files: a password of a store that is read anew each time it is needed."""
+"""Password files: a password of a store that is read each time it is needed."""
 
 from __future__ import annotations
 

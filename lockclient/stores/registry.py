@@ -1,7 +1,7 @@
 """Registry of stores: the store of each URL scheme, and its modules by name.
 
 A store's modules are imported for its first URL, so a program loads no packages of other stores.
-A further store of ours is a folder beside these and an entry here; a store of another package
+A further store of ours is a folder next to these and an entry here; a store of another package
 registers its scheme by an entry point (`ENTRY_POINTS`).
 """
 
@@ -38,7 +38,7 @@ class StoreEntry:
     Attributes:
         name: of the kind, as of its folder, and in findings of the doctor.
         extra: the extra to install for it: `clustermutex[extra]`; empty: none.
-        takes: the keyword of the store besides its location: `client` or `credentials`.
+        takes: the keyword of the store in addition to its location: `client` or `credentials`.
         knows_certificates: `setup_script` takes `no_password`, too.
     """
 
@@ -169,7 +169,7 @@ def open_at(location: Location, client: Any = None, credentials: Any = None) -> 
 
 
 def _factory(scheme: str) -> Callable[[str], ServiceStore] | None:
-    """Return another package's function that opens the stores of a scheme; None: there is none.
+    """Return another package's function that opens the stores of a scheme; None: no such package.
 
     Raises:
         ValueError: several packages have one, or it can't be imported.

@@ -84,7 +84,7 @@ MAX_NOTE_BYTES = 256 << 10
 
 
 class Note(NamedTuple):
-    """A value that all unlockers share, as it was read; empty: there is none.
+    """A value that all unlockers share, as it was read; empty: no value.
 
     `write_note` compares `version`, which is no revision.
     """
@@ -127,7 +127,7 @@ class ServiceStore(AsyncMutexStore, Protocol):
         """Return by how many seconds each member's clock is ahead of ours, of those that answer."""
 
     def reopen_watch(self) -> None:
-        """Open the running watch's stream anew, on another member if there is one.
+        """Reopen the running watch's stream, on another member if there is one.
 
         For a stream that may have fallen silent; the watch misses no change.
         """
@@ -140,7 +140,7 @@ class ServiceStore(AsyncMutexStore, Protocol):
         """
 
     def newest_announcement(self, deadline: Deadline) -> int:
-        """Return the revision of the newest announcement of all unlockers; 0: there is none."""
+        """Return the revision of the newest announcement of all unlockers; 0: no announcement."""
 
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
         """Delete an unlocker's announcement, as it ends."""

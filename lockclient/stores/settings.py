@@ -31,7 +31,7 @@ class Settings:
         cacert, cert, key: paths of PEM files; a `cacert` or `tls` makes it TLS.
         tls: TLS even without `cacert`: with the public authorities that gRPC brings along.
         user, password: for etcd's own authentication.
-        password_file: path of a file with the password, read anew for each token.
+        password_file: path of a file with the password, read again for each token.
         location: where the locks are; replaces all arguments above, which are for etcd.
     """
 

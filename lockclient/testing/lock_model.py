@@ -115,7 +115,7 @@ class Model:
     def write(self, *entries: Entry, lease: int = 0) -> int:
         """Write these values in one step, or delete those of value None; return its revision.
 
-        What requests do comes down to this, and so does what somebody does behind their back.
+        All requests are made of this, and so are changes by other clients.
         """
         self.revision += 1
         for kind, name, part, value in entries:
@@ -142,7 +142,7 @@ class Model:
         self.write(*gone)
 
     def remove_holder(self, name: str) -> None:
-        """Delete a lock as somebody with etcdctl does."""
+        """Delete a lock as etcdctl does."""
         self.write(*self._held_by(name, None))
 
     def forget(self, change: Change) -> bool:
@@ -163,7 +163,7 @@ class Model:
     # ------------------------------------------------------------ reading
 
     def entries(self, kinds: Iterable[Kind]) -> list[Change]:
-        """Return all that stands there of these kinds, one kind after the other."""
+        """Return all items of these kinds, one kind after the other."""
         return [
             self.kept[key] for kind in kinds for key in sorted(k for k in self.kept if k[0] == kind)
         ]
@@ -193,7 +193,7 @@ class Model:
         return record.with_backtrace(None if code is None else code.value)
 
     def _uuid_at(self, name: str, revision: int) -> tuple[str | None, int]:
-        """Return who had a lock at a revision, and since which."""
+        """Return the holder of a lock at a revision, and since which."""
         until = bisect_left(self.journal, revision + 1, key=attrgetter("revision"))
         for change in reversed(self.journal[:until]):
             if change[:3] == ("locks", name, "uuid"):
@@ -313,7 +313,7 @@ class Model:
         return Done(self.write(*written))
 
     def _recorded(self, removal: Removal) -> Iterator[Entry]:
-        """Return what is written of a removal; a long backtrace stands apart, once for all."""
+        """Return the record of a removal; a long backtrace has its own key."""
         name, uuid = removal.holder.name, removal.holder.uuid or ""
         record, backtrace = removal.split_backtrace()
         yield "removed", name, uuid, record.value().encode()

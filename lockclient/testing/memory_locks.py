@@ -29,12 +29,12 @@ class MemoryLocks:
         self._hands = self.store.another()
 
     def holder(self, name: str) -> Holder | None:
-        """Return who has a lock; None: nobody."""
+        """Return the holder of a lock; None: the lock is free."""
         found = self.store.model.lock(name).holder
         return found if found is not None and found.uuid is not None else None
 
     def held(self) -> list[str]:
-        """Return the names of all locks that somebody has, in the order of the alphabet."""
+        """Return the names of all held locks, in alphabetical order."""
         names = {name for kind, name, part in list(self.store.model.kept) if kind == "locks"}
         return sorted(name for name in names if self.holder(name) is not None)
 
@@ -64,10 +64,10 @@ class MemoryLocks:
 
     @contextmanager
     def held_elsewhere(self, name: str, reason: str = "elsewhere") -> Iterator[Holder]:
-        """Have somebody else hold a lock for the time of the block.
+        """Let another host hold a lock during the block.
 
         Raises:
-            LockTimeout: somebody has it already.
+            LockTimeout: the lock is held already.
         """
         with ClusterMutex(name, timeout=0, reason=reason, store=self._hands) as held:
             yield held.record

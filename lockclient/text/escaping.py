@@ -65,7 +65,7 @@ def apart(name: str) -> str:
 
 
 def shown_name(name: str) -> str:
-    """Return a lock's name; one that is not ASCII with its escaped form beside it."""
+    """Return a lock's name; one that is not ASCII with its escaped form after it."""
     shown = plain(name)
     return shown if shown.isascii() else f"{shown} ({apart(name)})"
 

@@ -111,7 +111,7 @@ class WorkerPool:
                     scheduler.shared.schedule(self._adding, 0)
                 try:
                     work()
-                except BaseException:  # noqa: BLE001 - the thread goes on
+                except BaseException:  # noqa: BLE001 - the thread must not end
                     scheduler.report("Work in the background failed.")
                 del work  # so that its objects are freed now
         finally:

@@ -35,7 +35,7 @@ def linked(text: str, limit: int = 0) -> Markup:
 
 
 def _between(text: str, limit: int = 0, *, after: bool, before: bool) -> Markup:
-    """Return a piece beside a link: a blank there is at no end of the text."""
+    """Return a text next to a link: a blank at that edge is not at the end of the whole text."""
     first = " " if after and text.startswith(" ") and (before or text != " ") else ""
     rest = text[len(first) :]
     last = " " if before and rest.endswith(" ") and (after or rest != " ") else ""

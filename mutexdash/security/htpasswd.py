@@ -39,7 +39,7 @@ class Passwords:
     """The users of a file, which is read again when it has changed.
 
     A change counts at once, also the deletion of the file or of a line. A line that can't be read
-    admits nobody and is logged; the others count.
+    admits no user and is logged; the others count.
 
     Raises:
         BadFile: the file has no user at the start.

@@ -31,7 +31,7 @@ _MAX_WRONG_BY_USER = 60
 """Wrong passwords for one user from all networks where that user has not logged in."""
 _MAX_GUESSES = 300
 """Wrong passwords for a logged-in user from the user's network. These are compared without bcrypt;
-beyond the limit the correct password is refused, too, or its answer would tell it."""
+beyond the limit the correct password is refused, too, or its answer would reveal it."""
 _MAX_KNOWN_NETWORKS = 1000
 """Networks of correct logins that are remembered."""
 _MAX_WAITING = 2

@@ -45,7 +45,7 @@ TAG_CHARS = 8
 
 @dataclass(eq=False, slots=True)
 class Event:
-    """Something that happened, as this unlocker has noticed it or as it stands in the note.
+    """Something that happened, as this unlocker has noticed it or as the note has it.
 
     Attributes:
         name: the same for all unlockers that notice it.
@@ -53,7 +53,7 @@ class Event:
         line: the text; empty if it is only counted, or sent to all recipients.
         at: when it happened, Unix seconds by some host's clock: for its age alone.
         revision: what the table showed when this unlocker noticed it.
-        lock: of an event that stands until it has ended: the lock's name, or `RATE_LIMITED`.
+        lock: of an event that lasts until it has ended: the lock's name, or `RATE_LIMITED`.
         owed, told: names of recipients.
         noticed: when this unlocker noticed it, on its monotonic clock.
         found: whether it happened before this unlocker started.
@@ -104,7 +104,7 @@ def alert_name(holder: Holder) -> str:
 
 
 def removal_name(holder: Holder) -> str:
-    """Return the name of the removal of a holder, of which there is one at most."""
+    """Return the name of the removal of a holder; a holder has one removal at most."""
     return f"{holder_name(holder)}.gone"
 
 

@@ -10,7 +10,7 @@ object:
             attempts at these events that had no answer; `more`, events that are only counted, by
             kind; `since`, when the recipient was first configured, Unix seconds
     events  in the order in which they are sent: `name`, `kind`, `line`, `at`, `revision`; `lock` of
-            an event that stands until it has ended; `owed` and `told`, names of recipients
+            an event that lasts until it has ended; `owed` and `told`, names of recipients
     over    the tags of the last events that are over, one behind the other, so that an unlocker
             that notices one later does not add it again
 
@@ -22,7 +22,7 @@ An unlocker writes an attempt before it sends. So its successor finds, if the se
     after the outcome              the event told
 
 An unlocker whose write had no answer reads the note again, which shows whether it was written.
-An event that stands is kept when all recipients have it. When it has ended, those that were owed
+A lasting event is kept when all recipients have it. When it has ended, those that were owed
 or told it are owed a `RESOLVED`. Wall clocks are used for ages only.
 """
 
@@ -92,7 +92,7 @@ class NotificationNote:
     """The note as it was read, to be changed and written.
 
     Another client may have written anything there: fields of another kind count as absent, and
-    what is too large is cut.
+    too large values are cut.
     """
 
     def __init__(self, value: bytes = b"") -> None:
@@ -169,7 +169,7 @@ class NotificationNote:
         self.events.append(replace(event, line=line, owed=owed, told=[*event.told]))
 
     def end(self, ended: Mapping[str, str], now: float) -> int:
-        """Note that standing events have ended: by name, the line for recipients or an empty text;
+        """Note that lasting events have ended: by name, the line for recipients or an empty text;
         return the number of events that are therefore only counted."""
         for place, event in enumerate([e for e in self.events if e.lock and e.name in ended]):
             event.lock, owed = "", [*event.owed, *event.told]
@@ -227,7 +227,7 @@ class NotificationNote:
         self._forget_over()
 
     def _forget_over(self) -> None:
-        """Remove the events that no recipient is owed and that do not stand."""
+        """Remove the events that no recipient is owed and that do not last."""
         over = [event for event in self.events if not event.owed and not event.lock]
         self.over += "".join(event.tag for event in over if event.kind != RESOLVED)
         self.events = [event for event in self.events if event.owed or event.lock]

@@ -52,7 +52,7 @@ class Recipient:
     Attributes:
         name: its name in the log and in the store.
         send: sends a message and returns whether it was accepted.
-        answer_timeout_s: seconds without an answer after which `send` gives up.
+        answer_timeout_s: seconds without an answer after which `send` fails.
     """
 
     name: str

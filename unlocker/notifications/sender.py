@@ -123,7 +123,7 @@ class Peers(Protocol):
 
 
 def sender_of(state: UrlState, announced: Sequence[tuple[str, bool]]) -> str:
-    """Return the unlocker that sends to a recipient now; empty: nobody."""
+    """Return the unlocker that sends to a recipient now; empty: none does."""
     names = [name for name, _ in announced]
     if state.by in names:
         return state.by

@@ -38,7 +38,7 @@ MAX_PATIENT = 32
 """Threads for takes, waiters' polls and the polls of services."""
 MAX_LEASE_REQUESTS = 8
 """Threads for the leases and tokens of event loops: the first answer serves all waiting loops, so
-further requests at the same time are granted in vain."""
+further requests at the same time are wasted."""
 MAX_CLEAN_UPS = 8
 """Threads for withdrawals in the background: a flood of them delays no heartbeat."""
 SIGNAL_CHECK_INTERVAL_S = 0.5

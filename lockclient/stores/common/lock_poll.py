@@ -236,7 +236,7 @@ class LockPolls:
         self.listen: Listen | None = None
         """Subscribes a function to the hints about a lock, where the store publishes hints."""
         self.polls: dict[str, LockPoll] = {}
-        """The polls of locks that somebody waits for or holds, by name. Takes go through them."""
+        """The polls of locks with a waiter or a holder here, by name. Takes go through them."""
         self._ask = ask
         self._pools = urgent, patient
 

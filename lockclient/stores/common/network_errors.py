@@ -1,7 +1,7 @@
 """Reasons why a server could not be asked, for all stores: network, TLS and local errors.
 
 An error of Python's sockets or OpenSSL is known by its number. Of one that another library has put
-into words, like gRPC, the words are all there is. What a reason means is looked up by the reason.
+into words, like gRPC, the words are the only source. Advice is looked up by the reason.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Cause(NamedTuple):
 
     @classmethod
     def of_error(cls, error: BaseException) -> Cause:
-        """Return what is known of any exception."""
+        """Return the cause of any exception, as far as it is known."""
         reason, innermost = reason_of(error), [*chain(error)][-1]
         if isinstance(innermost, StopIteration):
             return cls(None, "the stream ended without an answer")

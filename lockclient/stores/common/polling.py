@@ -185,7 +185,7 @@ class Polling:
     def load(self, kinds: Iterable[Kind], deadline: Deadline) -> Iterator[Batch]:
         """See `ServiceStore.load`: read all, in a poll of its own."""
         wanted, begun, source = set(kinds), monotonic(), self._source
-        # Read before the records: one that is written meanwhile is read once more by the next poll.
+        # Read before the records: a record written meanwhile is read again by the next poll.
         record_version = source.record_version()
         known, items, revision = self.snapshot.items, dict[Key, KnownItem](), 0
         pages = chain(

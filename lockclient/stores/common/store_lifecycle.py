@@ -40,7 +40,7 @@ class OpenedStore:
         self._closing = False
 
     def _disconnect(self) -> None:
-        """Close the connections and threads of `_connect`, besides `background`."""
+        """Close the connections and threads of `_connect`, except `background`."""
 
     def _close_streams(self) -> None:
         """Called in `atexit`: the interpreter's teardown of an open stream can hang."""
@@ -83,7 +83,7 @@ _inherited: list[dict[str, Any]] = []
 
 
 def _start_afresh() -> None:
-    """After fork, in the child: connect anew.
+    """After fork, in the child: connect again.
 
     The child neither uses nor closes nor collects the parent's connections: it has none of the
     parent's threads, so even destroying a channel can hang.

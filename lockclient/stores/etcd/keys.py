@@ -113,7 +113,7 @@ class Keys:
         return decode(segment.decode(errors="replace")) if locks == self._locks else None
 
     def parse(self, key: bytes) -> tuple[Kind, str, str] | None:
-        """Return kind, name and part of a key; None if it is none of ours.
+        """Return kind, name and part of a key; None: a foreign key.
 
         A part is a uuid or names a backtrace. Tables keep parts, so a longer one is ignored.
         """

@@ -60,7 +60,7 @@ class Lease:
         return self.id
 
     def extend(self, deadline: Deadline) -> bool:
-        """Extend it; return False if there is none, or if one was lost since the last call.
+        """Extend it; return False without a lease, or if one was lost since the last call.
 
         Keys that were bound to a lost lease are gone, even if there is a new lease by now.
         """

@@ -39,7 +39,7 @@ MAX_TICKET_BYTES = 4_000_000
 PAGE_TIMEOUT_S = 60.0
 """Seconds for any other page, so that a long listing may take as long as it makes progress."""
 KEYS_ONLY: tuple[Kind, ...] = ("queue", "withdrawn", "code")
-"""Kinds of which services need only the keys and revisions."""
+"""Kinds whose keys and revisions are enough for services."""
 
 
 class EtcdListing(OpenedStore):
@@ -151,7 +151,7 @@ class EtcdListing(OpenedStore):
                 answer = self._shielded(RANGE, page, limit)
             except StoreUnavailable:
                 # It may be so large that etcd takes long to make it, and each try would have etcd
-                # make it once more. If etcd is unreachable, the limit does not matter.
+                # make it again. If etcd is unreachable, the limit does not matter.
                 if many and not deadline.expired() and pages.ask_for_fewer():
                     continue
                 raise

@@ -385,8 +385,8 @@ def _get_youngest(operations: _Operations, keys: LockKeys, limit: int, before: i
 def _send_through_raft(txn: wire.Txn) -> None:
     """Add an empty transaction to one that only reads, so that etcd sends it through raft.
 
-    etcd cancels a read-only transaction when its client is killed or gives up, and before 3.4.23
-    and 3.5.7 that ends the server (etcd-io/etcd #14110, #14891). The empty transaction
+    etcd cancels a read-only transaction when its client is killed or stops waiting, and before
+    3.4.23 and 3.5.7 that ends the server (etcd-io/etcd #14110, #14891). The empty transaction
     makes no revision. The reads stay outside of it: etcd 3.4 checks no rights in nested ones.
     """
     txn.success.add().txn.SetInParent()

@@ -7,7 +7,7 @@ between. All waiters of a process count together; a new process begins at zero.
 
 While an unlocker runs, clients remove nothing: it alerts people first, and limits the rate. A
 client lists the announcements every `UNLOCKER_POLL_INTERVAL_S` while it wants a lock that may
-expire, and once more before it removes one. Silence counts from the last heartbeat of any unlocker,
+expire, and again before it removes one. Silence counts from the last heartbeat of any unlocker,
 or from the lock's own, whichever is later. If that can't be read, nothing is removed.
 
 **Races.** `removal_steps` names generation and metageneration as they were judged.

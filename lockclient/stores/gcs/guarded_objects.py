@@ -27,7 +27,7 @@ class GuardedObjects:
     """Reads and writes objects on behalf of one request, until its deadline.
 
     Attributes:
-        delivery: what is known of the takes of the acquisition.
+        delivery: the state of the acquisition's takes.
         was_unknown: an earlier request of the acquisition was not answered.
         remove_if_due: see `Expiry.remove_if_due`; None: locks do not expire.
     """
@@ -53,7 +53,7 @@ class GuardedObjects:
         return None if answer.status == 404 else ObjectState.from_resource(answer.json)
 
     def head(self, name: str) -> ObjectState | None:
-        """Return the object under a lock's name, without its body; None: there is none.
+        """Return the object under a lock's name, without its body; None: no such object.
 
         Raises:
             StoreError: it is neither a lock nor a tombstone, and must not be overwritten.
@@ -64,14 +64,14 @@ class GuardedObjects:
         return state
 
     def version(self, name: str) -> Version:
-        """Return the version of any object; `ABSENT`: there is none."""
+        """Return the version of any object; `ABSENT`: no such object."""
         state = self._read(name)
         return ABSENT if state is None else state.version
 
     def body(
         self, name: str, version: Version | None = None, max_bytes: int = MAX_VALUE_BYTES
     ) -> bytes | None:
-        """Return the body of an object, of this generation; None: there is none.
+        """Return the body of an object, of this generation; None: no such object.
 
         A body that is too long is cut one byte beyond `max_bytes`.
         """

@@ -10,8 +10,8 @@ An object is *a lock* if its custom metadata has `uuid`; `hostname` and the two 
 too, and `about` without the backtrace, with texts as short as lists show them. The body is the
 whole `about`. So a listing has all that lists show, and a push writes the stamps alone.
 
-With `gone` instead it is *a tombstone*: nobody has the lock, and `gone` is the uuid that had or
-wanted it last. While any object stands under the name, a late create is refused (`requests.py`).
+With `gone` instead it is *a tombstone*: the lock is free, and `gone` is the uuid that had or
+wanted it last. While any object exists under the name, a late create is refused (`requests.py`).
 `late_until` is when the tombstone expires (`tombstone_expires_at`). An object with neither is
 somebody else's, and is not overwritten.
 """
@@ -126,7 +126,7 @@ FIELDS: Final = "generation,metageneration,metadata,size,timeCreated"
 
 @dataclass(frozen=True, slots=True)
 class ObjectState:
-    """An object under a lock's name: a lock, a tombstone, or somebody else's."""
+    """An object under a lock's name: a lock, a tombstone, or a foreign object."""
 
     version: Version
     metadata: Mapping[str, str]
@@ -175,7 +175,7 @@ class ObjectState:
 
     @property
     def decision(self) -> str | None:
-        """The decision to remove the lock, JSON; None: there is none."""
+        """The decision to remove the lock, JSON; None: no decision."""
         return self.metadata.get("removing")
 
     @property

@@ -4,7 +4,7 @@ Locks and announcements have neighbouring names (`<root>locks/…`, `<root>locks
 listing has their metadata, so no body is read. Records are listed when there may be new ones: a
 removal leaves a tombstone with a `late_until` of its own (step 2 in `requests`), so a name whose
 `late_until` differs from that of the poll before may have a new record. (After a withdrawal it has
-none; the listing of records is then in vain.)
+none; the listing of records is then wasted.)
 
 **Stale listings.** Google promises that a listing has each object that was written before the
 listing was requested. One without our last announcement, or with an older one, comes from a cache

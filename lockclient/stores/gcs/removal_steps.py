@@ -1,4 +1,4 @@
-"""Removal of another holder's lock, in three writes; any client that finds it half done goes on.
+"""Removal of another holder's lock, in three writes; any client that finds it half done ends it.
 
 1. **The decision**: a patch of the lock's own metadata, which names generation and metageneration
    as they were seen. If a push came first, the patch is refused. After the patch the holder's push
@@ -10,7 +10,7 @@
 A remover that dies before the first has changed nothing. The decision has all that the rest needs:
 a taker, a waiter, the holder or another remover that reads it does the rest. A record before the
 decision would call a lock removed that its holder then pushed or released. A tombstone before the
-record would leave a moment in which nobody can read why the lock was removed. If two clients do the
+record would leave a moment without a record of the removal. If two clients do the
 last two at once, the second upload of each is refused.
 """
 

@@ -25,11 +25,11 @@ deleted the object by hand, and another client may have held the lock since.
 replaced or deleted. A create names none: an unanswered one could take the lock for an acquisition
 that has ended. So an acquisition sends one create, and reads the name if that is not answered. If
 it finds its own lock, the create was done, and none may arrive. If it finds nothing, it uploads a
-**tombstone**, and then the lock over that version. While any object stands under the name, a late
+**tombstone**, and then the lock over that version. While any object exists under the name, a late
 create is refused.
 
 A tombstone is as good as free: the next taker uploads over it, at its version. `late_until`, the
-time until which an object must stand there, is handed on: a taker copies it from the tombstone to
+time until which an object must exist there, is handed on: a taker copies it from the tombstone to
 the lock, and a release before that time leaves a tombstone with it. A withdrawal leaves a
 tombstone; while another client holds the lock, it patches `late_until` onto that lock instead. The
 patch moves the metageneration, so the holder's release, which names the old one, is refused and
@@ -40,12 +40,12 @@ checks the access token when a request arrives, and by then it has expired.
 A late take over a tombstone names its version: a withdrawal uploads another one in its place.
 
 **3. Callers that stop waiting.** If a task is cancelled or a thread interrupted, the thread that
-sends its take goes on to the end of its try, and a withdrawal waits a moment for it
+sends its take continues to the end of its try, and a withdrawal waits a moment for it
 (`Delivery.answered`). After an answer nothing can arrive late, and no tombstone is left.
 
 **4. Not covered**: a process that is killed between its create and the end of its take, and a front
 end that repeats a create after it was done and the lock was released (HTTP forbids that of a POST).
-The lock then stands for a dead holder until its auto-unlock.
+The lock then stays with a dead holder until its auto-unlock.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def _found_taken(objects: GuardedObjects, state: ObjectState) -> outcomes.Taken:
 def _taken(
     objects: GuardedObjects, own: ObjectState, *, by_earlier_send: bool = False
 ) -> outcomes.Taken:
-    """Note that no create may arrive any more, or that something stands there that refuses it."""
+    """Note that no create may arrive any more, or that an object there refuses it."""
     objects.delivery.is_unknown, objects.delivery.memory = False, own
     return outcomes.Taken(own.version.token, by_earlier_send)
 
@@ -305,7 +305,7 @@ def _withdraw(objects: GuardedObjects, request: request_types.Withdraw) -> Outco
 
 
 def _was_answered(takes: request_types.Delivery | None, deadline: Deadline) -> bool:
-    """Wait a moment for the answer to a take whose caller stopped waiting; False: there is none."""
+    """Wait a moment for the answer to a take whose caller stopped waiting; False: no answer."""
     if takes is None:
         return False
     until = deadline.within(0.0, SETTLE_TIMEOUT_S)
@@ -317,7 +317,7 @@ def _was_answered(takes: request_types.Delivery | None, deadline: Deadline) -> b
 def _leave_tombstone(
     objects: GuardedObjects, where: str, uuid: str, state: ObjectState | None, expires_at: int
 ) -> bool:
-    """Make sure that an object stands there for a day; False: it has changed meanwhile."""
+    """Make sure that an object exists there for a day; False: it has changed meanwhile."""
     if state is None or state.uuid is None:
         replaced = ABSENT if state is None else state.version
         return objects.put(where, tombstone(uuid), b"", replaced) is not None
@@ -336,7 +336,7 @@ def _read(objects: GuardedObjects, request: request_types.Read) -> Outcome:
         # Without a body another client has the lock by now: the metadata held when they were read.
         whole = objects.holder(request.name, state)
         holder = whole or state.holder(request.name)
-        if state.decision is not None:  # nobody holds it any more
+        if state.decision is not None:  # the lock is free
             removal = None if whole is None else decided_removal(whole, state.decision)
             holder = None
     if request.uuid is None:

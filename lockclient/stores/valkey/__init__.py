@@ -1,1 +1,1 @@
-"""The store in Valkey or Redis servers, by Redlock; nobody else knows of it."""
+"""The store in Valkey or Redis servers, by Redlock. Only the registry imports it."""

@@ -132,7 +132,8 @@ def note_kept(servers: Broadcast, *, kept: bool) -> None:
     """Note on all servers that an operator vouches that they are durable, or takes that back.
 
     Raises:
-        StoreError: one is configured otherwise, as far as this user may read that; none notes it.
+        StoreError: a server has another configuration, as far as this user may read that; no
+            server votes.
         StoreUnavailable: some can't be reached, or contradict; the others have noted it.
     """
     for endpoint, found in servers.open_all():

@@ -38,7 +38,7 @@ class VoteFailure(NamedTuple):
         out_of_space: the server lacks space.
         by_connection: it concerns all requests of this connection, and not one key or script:
             another server may be at this address by now, or the user may have changed.
-        foreign_key: another program's value stands at the key.
+        foreign_key: the key has a value of another program.
         unanswered: the request was sent, and may be executed, now or later.
         advice: what people can do, where the reason does not say it.
     """
@@ -113,7 +113,7 @@ _OTHER_SCHEME: Final = {
     True: ": if there is no TLS at this port, the URL begins with valkey://",
     False: ": if there is TLS at this port, the URL begins with valkeys://",
 }
-"""By whether we talk TLS: advice where the server may do otherwise."""
+"""By whether we use TLS: advice if the server may not."""
 UNREGISTERED: Final = (
     "it is new to this keyspace, or was emptied or restarted, and no program has met it since that "
     "may take or remove locks"
@@ -168,7 +168,7 @@ def _cut(text: str) -> str:
 
 
 def config_mismatch(fingerprint: bytes, location: ValkeyLocation) -> VoteFailure:
-    """Return the failure of a keyspace that other clients have configured otherwise."""
+    """Return the failure of a keyspace with another configuration."""
     theirs, ours = _settings(fingerprint.decode(errors="replace")), _settings(location.terms)
     names = ("keys", "servers", "longest", "expire")
     name = next((name for name in names if theirs.get(name) != ours.get(name)), "servers")

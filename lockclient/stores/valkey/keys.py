@@ -104,7 +104,7 @@ def push_of(revision: int) -> int:
 
 
 def holder_of(name: str, fields: Mapping[str, bytes]) -> Holder | None:
-    """Return the holder of a lock, by its fields on one server; None: nobody."""
+    """Return the holder of a lock, by its fields on one server; None: the lock is free."""
     if "uuid" not in fields:
         return None
     uuid = fields["uuid"].decode(errors="replace")

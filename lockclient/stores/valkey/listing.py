@@ -159,7 +159,7 @@ class KeyListing:
             ]
 
     def _same(self, found: Mapping[Key, int], known: Mapping[Key, KnownItem]) -> list[StoredItem]:
-        """Return the items of which the version is known."""
+        """Return the items whose version is known."""
         now = self.now()
         return [
             StoredItem(*key, version, now, {})

@@ -34,7 +34,7 @@ from lockclient.model.holder import MAX_VALUE_BYTES, SUBKEYS
 from lockclient.stores.valkey.keys import LATE_REQUEST_S
 
 NUMBERS: Final = ("take", "push", "expiry")
-"""Fields of a lock besides its subkeys."""
+"""Fields of a lock in addition to its subkeys."""
 
 
 class Script(NamedTuple):

@@ -149,7 +149,7 @@ class ValkeyStore(PolledStore):
         Take it back before one of these settings changes.
 
         Raises:
-            StoreError: a server is configured otherwise, as far as this user may read that.
+            StoreError: a server has another configuration, as far as this user may read that.
             StoreUnavailable: a server can't be reached.
         """
         self.background.run_shielded(partial(diagnosis.note_kept, self._servers, kept=kept))

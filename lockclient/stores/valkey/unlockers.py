@@ -2,9 +2,9 @@
 
 The note is changed by CASPaxos. A reader has a majority promise to accept nothing with a lower
 number than its own; each answers with its note, and the one with the highest number counts. The
-reader writes its new note under the promised number, and the note stands when a majority accepted
+reader writes its new note under the promised number, and the note is valid when a majority accepted
 it. The next reader finds every note that stood, since two majorities share a server. It may find
-one that a minority accepted, which stands if the reader writes it again.
+one that a minority accepted, which becomes valid if the reader writes it again.
 
 Once an hour an unlocker walks each server's keyspace and adds index entries for keys that were
 written by hand.

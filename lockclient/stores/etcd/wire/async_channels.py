@@ -147,7 +147,7 @@ class AioChannels:
                 return self._connection(member)
             again = connection is not None
             channel = open_channel(grpc.aio, self._location, member.endpoint, again=again)
-            # gRPC counts the poller's users, of which the channel is one from now on.
+            # gRPC counts the poller's users; from now on the channel is one.
             grpc.aio.shutdown_grpc_aio()  # type: ignore[attr-defined]
             connection = self._connections[member.endpoint] = _Connection(channel)
         return connection

@@ -62,7 +62,7 @@ class _Connection(Connection):
             self.stubs = {}
 
     def discard(self) -> None:
-        """Connect anew with the next call, and never close the old channel.
+        """Connect again with the next call, and never close the old channel.
 
         If the system refused a channel its thread, the channel counts it as running, and closing
         waits for it for ever.

@@ -48,7 +48,7 @@ MAX_TRY_S = 8.0
 COOL_DOWN_S = 1.0
 """Seconds after a failure in which a member is asked last."""
 RENEW_AFTER_S = 2.0
-"""Seconds for which a connection must have failed before it is made anew."""
+"""Seconds for which a connection must have failed before it is replaced."""
 MAX_REASONS = 10
 """Reasons that are logged during one outage."""
 _NOT_ASKED = Cause(None, "the time was up before it could be asked")
@@ -104,9 +104,9 @@ class Endpoint:
 
 
 class Connection:
-    """A connection to one member for one use, which is made anew when it fails for too long.
+    """A connection to one member for one use, which is replaced when it fails for too long.
 
-    A gRPC channel reads certificate files when it is made, and goes on connecting to the addresses
+    A gRPC channel reads certificate files when it is made, and keeps connecting to the addresses
     that the member's name had before: only a new channel finds renewed files and a new address.
     Threads may call at once: a note that another thread overwrites makes a channel one call later
     or earlier.
@@ -121,7 +121,7 @@ class Connection:
         raise NotImplementedError
 
     def renew(self, since: float) -> None:
-        """Connect anew with the next call, unless that was done since this moment."""
+        """Connect again with the next call, unless that was done since this time."""
         raise NotImplementedError
 
     def note(self, error: grpc.RpcError) -> None:
@@ -144,7 +144,7 @@ class Failover:
 
     Args:
         location: their endpoints.
-        renewable: whether connections may be made anew; those of an `etcd3` client may not.
+        renewable: whether connections may be replaced; those of an `etcd3` client may not.
     """
 
     def __init__(self, location: EtcdLocation, *, renewable: bool = True) -> None:

@@ -15,9 +15,9 @@ size. A cut may split a revision: its events are held until the rest has come. I
 `MAX_HELD_BYTES`, the watch ends as after a compaction.
 
 **Rights.** etcd checks each new watch by the token with which its stream was opened. A stale token
-refuses new watches on a stream whose older watches go on, and etcd 3.5.1 gives "permission denied"
-for that as well. So a refusal is believed on a fresh stream only: an older stream is opened again
-with a new token.
+refuses new watches on a stream whose older watches continue, and etcd 3.5.1 gives "permission
+denied" for that as well. So a refusal is believed on a fresh stream only: an older stream is
+opened again with a new token.
 """
 
 from __future__ import annotations

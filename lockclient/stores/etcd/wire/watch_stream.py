@@ -119,7 +119,7 @@ class WatchStream:
         self._stop("")
 
     def reopen(self) -> None:
-        """Open the stream anew, by a new connection and on another member if there is one."""
+        """Reopen the stream, by a new connection and on another member if there is one."""
         self._stop("", reconnect=True)
 
     def _stop(self, why: str, *, reconnect: bool = False) -> None:
@@ -165,7 +165,7 @@ class WatchStream:
                 opened_at = monotonic()
                 try:
                     at_once = self._open_once(opened_at)
-                except Exception:  # the thread must go on: all watches need it
+                except Exception:  # the thread must not end: all watches need it
                     log.exception("The watch on etcd failed, and is opened again.")
                     at_once = self.connected = False
                 if not at_once:
@@ -293,5 +293,5 @@ def _notify(watch: Watch, news: News) -> None:
         return
     try:
         watch.notify(news)
-    except Exception:  # other listeners' notifications go on
+    except Exception:  # other listeners are still notified
         log.exception("A listener of a watch failed.")

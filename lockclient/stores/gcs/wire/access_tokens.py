@@ -155,7 +155,7 @@ class AccessTokens:
         self._worker.close()
 
     def _refresh(self) -> None:
-        """Fetch a token, or note why there is none. Called by the worker's thread."""
+        """Fetch a token, or note why that failed. Called by the worker's thread."""
         request = self._request = _NotedRequest(session_with_deadlines())
         token = failure = None
         try:

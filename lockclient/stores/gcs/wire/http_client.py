@@ -1,7 +1,7 @@
 """HTTP client of one bucket: sends each request until it is answered, or its deadline has passed.
 
 The session below repeats nothing. The client alone retries, and notes in the `Delivery` what is
-unknown afterwards. A request that was answered with 401 was not done: it is sent once more, with
+unknown afterwards. A request that was answered with 401 was not done: it is sent again, with
 another access token.
 """
 

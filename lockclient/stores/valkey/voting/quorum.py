@@ -60,7 +60,7 @@ class Quorum:
     def holder(self, holders: Iterable[str | None]) -> tuple[bool, str | None]:
         """Return whether the holder is known, and the holder: of each vote, whom it names.
 
-        Nobody has the lock when nobody can have a majority, whatever the missing votes are.
+        The lock is free when no uuid can have a majority, whatever the missing votes are.
         """
         votes = list(holders)
         most = Counter(uuid for uuid in votes if uuid is not None).most_common(1)
@@ -85,7 +85,7 @@ class Quorum:
         return self.holder(uuid for uuid, _ in locks(answers))[0]
 
     def holder_and_push(self, answers: Answers, asked: str = "") -> tuple[str | None, int]:
-        """Return by replies to `READ` who has the lock, or may have it, and the latest push."""
+        """Return by replies to `READ` the holder, or the possible holder, and the latest push."""
         votes = list(locks(answers))
         known, holder = self.holder(uuid for uuid, _ in votes)
         if not known:
@@ -106,7 +106,7 @@ class Quorum:
         return self.holder(_named(uuid, reply) for reply in answers.values())
 
     def not_holder(self, name: str, uuid: str, answers: Answers, resent: bool) -> NotHolder:
-        """Return that this uuid does not have the lock any more, and who has it."""
+        """Return `NotHolder` for this uuid, with the current holder."""
         _, holder = self.holder_named(uuid, answers)
         removal = None if holder == uuid else record_of(name, uuid, answers)
         return NotHolder(holder, removal, resent)
@@ -139,7 +139,7 @@ class Quorum:
         return f"{name!r}: held on {votes[holder]} of {self.servers} servers{unasked}."
 
     def minority_text(self, votes: Mapping[str, int], asked: int) -> str:
-        """Return a text about uuids none of which has a majority, by their votes.
+        """Return a text about uuids without a majority, by their votes.
 
         Uuids with as many votes are in their own order, so that the text does not change.
         """

@@ -51,7 +51,7 @@ class Plan(Generic[Result]):
         read: returns the result of the answers, and of whether an earlier sending may have been
             executed without an answer.
         early: each round waits for all servers unless this holds; None: `enough`.
-        settled: each round asks all servers anew; after so many rounds the answers of a majority
+        settled: each round asks all servers again; after so many rounds the answers of a majority
             are enough in any case. None: a round asks those that have not answered.
 
     **Reads.** While a lock is taken or removed, two servers may answer as before it and two as
@@ -129,8 +129,8 @@ class Rounds:
     # ------------------------------------------------------------ commands of several requests
 
     def reading(self, name: str, uuid: str = "", *, whole: bool = False) -> Command:
-        """Return the command that reads who has a lock; `whole`: all its fields, and the record of
-        that uuid's removal."""
+        """Return the command that reads the holder of a lock; `whole`: all its fields, and the
+        record of that uuid's removal."""
         keys = (self.keys.server, self.keys.lock(name), self.keys.record(name, uuid))
         return Command(reads.READ, keys, ("1" if whole else "",))
 

@@ -6,7 +6,7 @@ acquisitions would block a name on five servers. So the command that undoes it i
 them, with a tombstone where the take was never answered and so may arrive later. Nothing is queued
 for a server that was sent nothing, so a queue does not grow while its server is down.
 
-If the process ends first, the rest stands on that server until it expires, or until a taker of the
+If the process ends first, the rest stays on that server until it expires, or until a taker of the
 lock deletes it as stale (`Taking._purge_stale`).
 """
 

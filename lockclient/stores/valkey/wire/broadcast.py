@@ -226,7 +226,7 @@ class Broadcast:
     def open_all(
         self, *, idle: bool = False, kept: bool | None = None
     ) -> Iterator[tuple[str, Connection | VoteFailure]]:
-        """Yield each server's address, and a new connection to it, or why there is none.
+        """Yield each server's address, and a new connection to it, or why that failed.
 
         The connection is closed before the next one opens. See `Connection.identify`.
         """

@@ -51,7 +51,7 @@ class ServerUnusable(ValkeyError):
 class _Parser(_LibvalkeyParser):
     """valkey-py's parser, with a deadline for the whole answer and a bound on its bytes.
 
-    The socket has a timeout only while a deadline is waited for; otherwise it never waits.
+    The socket has a timeout only during a wait with a deadline; else it never waits.
     """
 
     parse_error = staticmethod(errors.server_error)
