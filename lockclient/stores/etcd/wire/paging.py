@@ -2,9 +2,10 @@
 
 **How many keys.** Other clients' values may be large, and a limit counts keys. So the first page
 has few keys. Each answer's bytes per key give the limit of the next page: about `PAGE_BYTES` bytes,
-and at most four times the keys before. gRPC refuses an answer of more than `MAX_ANSWER_BYTES`, which
-etcd made for nothing. Then the next page has `SAFE_KEYS` keys, which always fit, or half as many. Where etcd sends no values (`keys_only`), it still reads them, and
-their size is unknown: such a page has `MAX_KEYS_UNSEEN` keys at most.
+and at most four times the keys before. gRPC refuses an answer of more than `MAX_ANSWER_BYTES`,
+which etcd made for nothing. Then the next page has `SAFE_KEYS` keys, which always fit, or half as
+many. Where etcd sends no values (`keys_only`), it still reads them, and their size is unknown: such
+a page has `MAX_KEYS_UNSEEN` keys at most.
 
 **Where a page ends.** etcd walks all keys up to the end of the range, whatever the limit, to count
 them: with 1,100,000 keys each page of 1,000 blocked all writes for 0.3 s. So the range of each page
