@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,7 +14,7 @@ from tests.support.bucket_store import settings_of, store_of
 from tests.support.locks import HolderProcess, read
 from tests.support.processes import Service, start_service, wait_until
 from tests.support.soak import soaking
-from tests.support.terminal import COMMAND, called, environment
+from tests.support.terminal import COMMAND, environment
 from tests.support.unlocker_process import (
     REMOVED,
     fetch,
@@ -139,16 +138,3 @@ def tells_of(service: Service, endpoints: list[str]) -> bool:
     return "have no vote" in said and all(
         f"{endpoint} (no answer" in said for endpoint in endpoints
     )
-
-
-@stores("bucket", "one server")
-def test_the_command(settings: Settings, store: Store, servers: Servers) -> None:
-    """Nobody is said to wait or not to, and no number that is no fencing token."""
-    with ClusterMutex("deploy/prod", store=store):
-        (lock,) = json.loads(called(settings, "ls", "--json").stdout)["locks"]
-        assert (lock["fencing_token"], lock["waiters"]) == (0, None)
-        lock = json.loads(called(settings, "show", "deploy/prod", "--json").stdout)
-        assert (lock["waiters"], lock["queue"]) == (None, [])
-        said = called(settings, "show", "deploy/prod").stdout
-        assert "waiters" not in said
-        assert "Fencing" not in said

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, StoreError, StoreUnavailable
+from lockclient import ClusterMutex, LockLost, StoreError, StoreUnavailable
 from lockclient.cli.setup.ports import free_port
 from lockclient.model.clocks import Stamps
 from lockclient.stores.mutex_store import WatchEvent, WatchTarget
@@ -28,7 +27,7 @@ from lockclient.stores.request_types import (
 from lockclient.stores.valkey import lua_scripts
 from lockclient.stores.valkey.keys import KeyNames
 from tests.contract.asking import NAME, holder, removal
-from tests.support.locks import PATIENCE, ask, has, left_nothing, take, unlock
+from tests.support.locks import PATIENCE, ask, has, take, unlock
 from tests.support.processes import wait_until
 from tests.support.valkey_servers import Server, Servers, ValkeyStore, frozen, opened, running
 from tests.support.web_server import serving
@@ -146,21 +145,6 @@ class TestSilence:
             with pytest.raises(LockLost):
                 held.release()
         wait_for_nothing(five)
-
-    def test_a_cancelled_task_leaves_no_lock(self, five: Servers, store: ValkeyStore) -> None:
-        async def main() -> None:
-            task = asyncio.create_task(AsyncClusterMutex(NAME, store=store).acquire())
-            await asyncio.sleep(0.05)
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-
-        assert has(store) is None
-        with frozen(*five.all[:3]):
-            asyncio.run(main())
-        left_nothing(store)
-        wait_for_nothing(five)
-        take(store)
 
 
 class TestExpiry:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 from collections.abc import Iterator
@@ -80,17 +79,6 @@ def test_a_signal_ends_it_with_status_0(dash: Service, number: int) -> None:
     assert f"Listening on {url}," in first
     assert any(f"Ending on {signal.Signals(number).name}" in line for line in rest)
     assert "Traceback" not in dash.log_text()
-
-
-def test_every_flag_is_a_variable_too(settings: Settings) -> None:
-    variables = {
-        "MUTEXDASH_URL": settings.url(),
-        "MUTEXDASH_LISTEN": "127.0.0.1:0",
-        "MUTEXDASH_LOG_FORMAT": "json",
-    }
-    with start_service(["mutexdash"], env=variables) as dash:
-        wait_until(lambda: status(dash, "/readyz") == 200)
-        assert settings.url() in json.loads(dash.log_text().splitlines()[0])["message"]
 
 
 @pytest.mark.parametrize(

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
 
-from lockclient import AsyncClusterMutex, ClusterMutex, Settings
+from lockclient import Settings
 from lockclient.stores.service_store import ServiceStore
 from tests.support.etcd_binary import Etcdctl, put_at_once
-from tests.support.locks import held, queue_up, remove, soon
+from tests.support.locks import held, remove
 from tests.support.pages import request
 from tests.support.processes import line_from, tell, wait_until
 from tests.support.terminal import called, piped
@@ -85,35 +83,6 @@ def test_a_deadlock_of_two_processes_is_found_and_freed(
             wait_until(lambda: told() == [], what="the dashboard to see that it is over")
 
 
-def test_waits_within_one_process_are_no_deadlock(settings: Settings, store: ServiceStore) -> None:
-    async def tasks() -> Any:
-        async with AsyncClusterMutex("x", store=store):
-            other = AsyncClusterMutex("x", store=store)
-            waits = asyncio.create_task(other.acquire())
-            while not await asyncio.to_thread(in_line, store):
-                await asyncio.sleep(0.05)
-            found = await asyncio.to_thread(stuck, settings)
-        await waits
-        await other.release()
-        return found
-
-    assert asyncio.run(tasks()) == []
-    with ClusterMutex("y", store=store):
-        waiting = queue_up(again := ClusterMutex("y", store=store))
-        assert stuck(settings) == []
-    waiting.join()
-    again.release()
-    with ThreadPoolExecutor(1) as pool:  # its thread has the lock of a job that is over
-        first = pool.submit(again.acquire).result()
-        assert first is not None
-        second = pool.submit(again.acquire)
-        wait_until(lambda: in_line(store), what="the second job to wait")
-        assert stuck(settings) == []
-        first.release()
-        assert second.result()
-    again.release()
-
-
 def test_a_deadlock_is_found_behind_many_other_waiters(
     settings: Settings, store: ServiceStore, etcdctl: Etcdctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,7 +102,3 @@ def test_a_deadlock_is_found_behind_many_other_waiters(
         assert stuck(settings) == []
         said = called(settings, "doctor", "--listen", "0", status=2).stdout
         assert "a deadlock among them is not seen" in said
-
-
-def in_line(store: ServiceStore) -> bool:
-    return bool(store.tickets(1, soon()).found)

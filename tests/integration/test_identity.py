@@ -7,11 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from lockclient import ClusterMutex, LockLost, Settings
-from lockclient.acquisition.heartbeat_and_loss import held_by_process
+from lockclient import ClusterMutex, Settings
 from lockclient.stores.service_store import ServiceStore
-from tests.support.locks import HolderProcess, has, held
-from tests.support.processes import Figure, run_to_end, wait_until
+from tests.support.locks import HolderProcess, held
+from tests.support.processes import Figure, run_to_end
 
 
 @pytest.fixture
@@ -53,13 +52,6 @@ def test_a_restarted_worker_passes_the_queue(store: ServiceStore, worker: Holder
     waiter.release()
 
 
-def test_a_running_process_keeps_its_lock(store: ServiceStore, worker: HolderProcess) -> None:
-    twin = ClusterMutex("x", identity="worker-7", store=store)
-    assert not twin.acquire(blocking=False)
-    assert not twin.acquire(timeout=0.3)
-    assert has(store, "x") == worker.uuid
-
-
 REPLACED = """
 import os, sys, threading, time
 from lockclient import ClusterMutex, Settings, open_store
@@ -96,22 +88,3 @@ def test_a_process_gets_its_lock_back_after_exec(settings: Settings, figure: Fig
     assert (times, most) == (100, 1), done.stderr
     figure(f"after exec a worker had its lock back in {took:.2f} s; 5 threads stole none in 100")
     assert took < 5, "it waited, as for a rival that lives"
-
-
-def test_a_live_holder_on_another_machine_loses_its_lock(
-    store: ServiceStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    elsewhere = ClusterMutex("x", identity="worker-7", store=store)
-    with monkeypatch.context() as there:
-        there.setattr(
-            "lockclient.acquisition.base_mutex.fingerprint", lambda _: "another-boot pid:[1] 1 1 1"
-        )
-        elsewhere.acquire()
-    held_by_process.pop(elsewhere.uuid)  # nor that it is this very process
-    heir = ClusterMutex("x", identity="worker-7", store=store)
-    assert heir.acquire(blocking=False)
-    wait_until(lambda: not elsewhere.healthy, what="the loss to be noticed")
-    with pytest.raises(LockLost, match=f"now held by .*{heir.uuid}"):
-        elsewhere.release()
-    heir.alive(force=True)
-    heir.release()

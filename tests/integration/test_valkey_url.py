@@ -46,6 +46,8 @@ def test_the_command_takes_shows_and_frees_locks(servers: Servers) -> None:
     shown = called(settings, "show", "a").stdout
     assert uuid in shown
     assert "why not" in shown
+    assert "waiters" not in shown
+    assert "fencing" not in shown.lower()
     for verb in ("alive", "unlock"):
         piped(settings, verb, "a", "--uuid", uuid)
     piped(settings, "lock", "a")
