@@ -76,7 +76,7 @@ def busy(stack: Stack) -> Iterator[Stack]:
 
 def test_the_dashboard_can_be_provisioned() -> None:
     assert BOARD["uid"] == "clustermutex"
-    assert BOARD["id"] is None
+    assert BOARD.get("id") is None
     assert "__inputs" not in BOARD
     assert "__requires" not in BOARD
     provider = YAML(typ="safe").load(GRAFANA / "provisioning.yml")["providers"][0]

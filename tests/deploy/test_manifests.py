@@ -207,16 +207,17 @@ class TestKubernetes:
         assert {port["port"] for rule in out for port in rule["ports"]} == {53, 2379}
         assert all(rule["ports"] for rule in rules)
 
-    def test_commented_policies_are_valid(self) -> None:
-        text = MANIFEST.read_text(encoding="utf-8")
-        parts = text.partition("\n# ---\n")[2].split("\n# ---\n")
-        assert len(parts) == 2
-        for part in parts:
-            lines = part.splitlines()
-            begin = next(number for number, line in enumerate(lines) if "apiVersion:" in line)
-            found = YAML(typ="safe").load("\n".join(line[2:] for line in lines[begin:]))
-            kubernetes_validate.validate(found, VERSIONS[-1], strict=True)
-            assert found["kind"] == "NetworkPolicy"
+    def test_commented_rules_and_policies_are_valid(self) -> None:
+        """The Ingress's rule in only-prometheus, and the policy for the unlockers' recipients."""
+        text, _, policy = MANIFEST.read_text(encoding="utf-8").partition("\n# ---\n")
+        text = re.sub(r"^    # (?=- from:|  )", "    ", text, flags=re.MULTILINE)
+        policy = "\n".join(
+            line[2:] for line in policy[policy.index("# apiVersion:") :].splitlines()
+        )
+        for document in YAML(typ="safe").load_all(f"{text}\n---\n{policy}"):
+            kubernetes_validate.validate(document, VERSIONS[-1], strict=True)
+        assert "- from:" in text.partition("name: only-prometheus")[2].partition("- from:")[2]
+        assert YAML(typ="safe").load(policy)["kind"] == "NetworkPolicy"
 
 
 class TestOperator:
