@@ -26,6 +26,7 @@ from tests.support.etcd_binary import frozen
 from tests.support.etcd_cluster import Cluster
 from tests.support.etcd_store import etcd_store
 from tests.support.locks import soon
+from tests.support.pages import request
 from tests.support.processes import Figure, Service, start_service, wait_until
 from tests.support.tcp_proxy import Proxy
 from tests.support.unlocker_process import fetch, ready, unready, when_ready
@@ -307,3 +308,21 @@ class TestBlindDashboard:
             wait_until(lambda: said(dash)["total"] == 1, what="the lock, by a reading")
             assert not said(dash)["connected"]
             assert "the watch has not shown changes" in ends(dash)
+
+    def test_a_304_has_the_age_of_the_snapshot(self, store: EtcdStore) -> None:
+        with program("mutexdash", Settings(location=store.location)) as dash:
+            wait_until(lambda: said(dash)["connected"], what="the watch")
+
+            tag, at = "", 0.0
+
+            def later() -> bool:
+                nonlocal tag, at
+                answer = request(dash.url, "/", **{"If-None-Match": tag})
+                told = float(answer.headers["X-Updated-At"])
+                if answer.status == 200:  # at first, and whenever the machine was busy
+                    tag, at = answer.headers["ETag"], told
+                    return False
+                assert answer.status == 304
+                return told > at + 1
+
+            wait_until(later, what="a newer time")
