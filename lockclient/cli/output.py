@@ -82,7 +82,7 @@ def counted_locks(names: Sequence[str]) -> str:
 
 def print_error(text: str, **style: Any) -> None:
     """Print a sentence on stderr, in lines that fit its terminal."""
-    click.secho(wrapped(text, 0, sys.stderr), err=True, **style)
+    click.secho(wrapped(text, 0, sys.stderr), err=True, reset=bool(style), **style)
 
 
 def can_ask() -> bool:

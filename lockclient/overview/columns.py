@@ -7,7 +7,7 @@ from heapq import nlargest, nsmallest
 from typing import Any, Final, NamedTuple
 
 from lockclient.overview.listed_locks import Listed
-from lockclient.overview.lock_presentation import no_unlock, unlocks_at
+from lockclient.overview.lock_presentation import no_unlock, unlocks_at, until_unlock
 from lockclient.text.durations import duration, roughly
 from lockclient.text.escaping import shown_name
 from lockclient.text.timestamps import distance
@@ -33,9 +33,7 @@ def _countdown(stamp: float | None, _: Listed, wall: float) -> str:
 
 
 def _deadline(stamp: float | None, lock: Listed, wall: float) -> str:
-    if stamp is not None and stamp < wall:  # kept: nothing has unlocked the lock
-        return f"{duration(wall - stamp)} overdue"
-    return no_unlock(lock.holder) or _countdown(stamp, lock, wall)
+    return no_unlock(lock.holder) or ("" if stamp is None else until_unlock(stamp, wall))
 
 
 def _process(_: str, lock: Listed, __: float) -> str:

@@ -9,8 +9,8 @@ from typing import Any, Final, NamedTuple
 from lockclient.model.announcement import started_at
 from lockclient.model.fields import FLAG, NEVER, SECONDS, TEXTS, TIME, UNKNOWN, Fact, pairs
 from lockclient.model.holder import FACTS, UNDECIDED, Holder
-from lockclient.text.durations import period
-from lockclient.text.timestamps import utc
+from lockclient.text.durations import duration, period
+from lockclient.text.timestamps import distance, utc
 
 
 def no_unlock(holder: Holder) -> str:
@@ -24,6 +24,11 @@ def no_unlock(holder: Holder) -> str:
 
 def unlocks_at(holder: Holder) -> float | None:
     return None if no_unlock(holder) else holder.auto_unlock_at
+
+
+def until_unlock(stamp: float, wall: float) -> str:
+    """Write how far the auto-unlock of a held lock is: `in 3 s`, `3 s overdue`."""
+    return distance(stamp, wall) if stamp > wall else f"{duration(wall - stamp)} overdue"
 
 
 def removed_from(holder: Holder, announcements: Iterable[str]) -> float | None:

@@ -18,11 +18,19 @@ from lockclient.cli.store_access import (
 )
 from lockclient.model.clocks import Deadline
 from lockclient.model.deadlocks import Deadlock, deadlocks, waits_of
+from lockclient.model.fields import NEVER
 from lockclient.model.holder import FACTS, OK, OVERDUE, Holder
 from lockclient.model.removal import Removal
 from lockclient.model.ticket import Ticket
 from lockclient.overview.lock_json import UNLISTED, whole_lock
-from lockclient.overview.lock_presentation import NOTCH, Bar, fact_rows, fact_text, removed_from
+from lockclient.overview.lock_presentation import (
+    NOTCH,
+    Bar,
+    fact_rows,
+    fact_text,
+    removed_from,
+    until_unlock,
+)
 from lockclient.overview.lock_status import status_of
 from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.request_types import Read
@@ -206,7 +214,8 @@ def _facts(holder: Holder, wall: float) -> Iterator[str]:
         if line.value is not None:
             texts.append(fact_text(line.fact, line.value))
             if line.timed and not line.word:
-                texts.append(distance(line.value, wall))
+                far = until_unlock if line.fact.absent == NEVER else distance
+                texts.append(far(line.value, wall))
         yield _line(line.fact.title.lower(), ", ".join(texts))
     if (bar := Bar.of(holder)) is not None:
         yield _line("", bar_text(bar, wall))

