@@ -285,7 +285,7 @@ def test_try(says: Says, store: ServiceStore) -> None:
     assert says(TRY) == "item 1\nitem 2\nitem 3\n"
     with ClusterMutex("nightly-report", store=store, reason="by hand"):
         said = says(TRY)
-    assert said.startswith("somebody else is at it: ")
+    assert said.startswith("another process has it: ")
     assert "by hand" in said
 
 
