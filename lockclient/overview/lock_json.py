@@ -13,16 +13,13 @@ from lockclient.model.ticket import Ticket
 from lockclient.overview.listed_locks import Listed
 from lockclient.overview.lock_status import LockStatus
 
-_NOW: Final = (
+_STATUS: Final = (
     Fact("state", TEXT, KNOWN, "", f"One of {', '.join(STATES)}.", optional=False),
     Fact(
         "undecided", TEXT, KNOWN, "",
         "Why it is unknown when it may be removed, so that only people remove it; null: it "
         "is known.",
     ),
-)  # fmt: skip
-
-_BESIDES: Final = (
     Fact(
         "waiters", COUNT, KNOWN, "",
         "How many wait for it; null: unknown, because the store has no queue.",
@@ -40,8 +37,11 @@ _BESIDES: Final = (
 
 _PUBLIC: Final = tuple(fact for fact in FACTS if fact.in_json)
 _LISTED: Final = tuple(fact for fact in _PUBLIC if fact.listed)
-LOCK_FACTS: Final = (*_LISTED[:2], *_NOW, *_LISTED[2:], *_BESIDES)
-"""Of a lock in a list: name and uuid, state, the rest."""
+LOCK_FACTS: Final = (*_LISTED[:2], *_STATUS, *_LISTED[2:])
+"""Of a lock in a list: name and uuid, status, the rest.
+
+The status stands before the times, so that the values that most locks share compress well.
+"""
 REMOVED_FACTS: Final = (*_LISTED, *REMOVAL_FACTS)
 """Of a removal in a list."""
 UNLISTED: Final = tuple(fact for fact in _PUBLIC if not fact.listed)

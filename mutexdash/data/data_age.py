@@ -1,4 +1,4 @@
-"""Staleness: how old are the data that the dashboard shows?
+"""The age of the data that the dashboard shows.
 
 The dashboard may not write. So every 1.5 s it reads the newest announcement of all unlockers
 (linearizable), which write one every three seconds: the watch must bring it, too

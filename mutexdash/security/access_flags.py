@@ -126,14 +126,14 @@ def _check_exposure(host: str, auth: str, *, no_auth: bool, named: bool) -> None
     """Refuse to serve without protection by mistake; `named`: --allowed-host was given."""
     if auth != "none" and no_auth:
         raise click.UsageError(f"--no-auth and --auth {auth} contradict each other: give one.")
-    here = is_loopback(host)
-    if auth == "none" and not no_auth and not here:
+    is_local = is_loopback(host)
+    if auth == "none" and not no_auth and not is_local:
         raise click.UsageError(
             f"Listening on {host} would show every lock, and the code that took it, to everyone "
             "who can reach it. Listen on 127.0.0.1, or ask for a login by --auth basic or "
             "--auth proxy, or give --no-auth if something else keeps strangers out."
         )
-    if no_auth and not here and not named:
+    if no_auth and not is_local and not named:
         # Without a login, only the host tells a request of our page from one of a page whose own
         # name resolves to this address.
         raise click.UsageError(

@@ -54,5 +54,5 @@ class Networks:
         return found is not None and any(found in network for network in self.all)
 
     def loopback(self) -> bool:
-        here = {4: ip_network("127.0.0.0/8"), 6: ip_network("::1/128")}
-        return any(network.overlaps(here[network.version]) for network in self.all)
+        loopback = {4: ip_network("127.0.0.0/8"), 6: ip_network("::1/128")}
+        return any(network.overlaps(loopback[network.version]) for network in self.all)

@@ -85,7 +85,7 @@ def test_an_unreachable_store_greys_the_last_known_state(board: Board) -> None:
     board.store.reachable = False
     board.ahead = 75
     board.shows("/", "etcd is unreachable.", "last known state, 1 min 1", "worker-1")
-    assert 'class="away"' in board.html("/")
+    assert 'class="outdated"' in board.html("/")
 
 
 def test_links_keep_the_search_and_leave_the_page(board: Board) -> None:
