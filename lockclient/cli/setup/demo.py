@@ -8,8 +8,6 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,14 +20,8 @@ from lockclient.cli.setup.stack import Stack
 from lockclient.cli.setup.store_server import fetch
 from lockclient.cli.setup.up import end_on_signals, introduce, stay
 
-CHAPTER_TIMEOUT_S = 60.0
-"""Seconds to wait for each event of the story."""
 _INDENT = 11
 """Characters before each sentence, where the first line has its time."""
-
-
-class StoryFailed(Exception):
-    """The story did not go as promised."""
 
 
 @click.command()
@@ -47,10 +39,7 @@ def demo(exit_after_story: bool) -> None:
     ):
         introduce(stack)
         click.echo()
-        try:
-            Story(stack).play()
-        except StoryFailed as error:
-            raise click.ClickException(f"The story did not go as promised: {error}") from error
+        Story(stack).play()
         if not exit_after_story:
             click.echo(f"\nThe dashboard: {click.style(stack.dashboard, bold=True)}")
             held = "Two locks are still held, one of them past its alert. Ctrl-C ends it all."
@@ -70,7 +59,7 @@ class Story:
         """Run the workers and print what happens.
 
         Raises:
-            StoryFailed: something did not happen, or happened too early.
+            click.ClickException: something did not happen, or happened too early.
         """
         steady = self._start_worker("steady")
         self._start_worker("forgetful")
@@ -90,19 +79,23 @@ class Story:
 
     def _show_lines(self, *names: str) -> None:
         for name in names:
-            lock = self._wait_for(partial(self._lock, name), f"{name} on the dashboard")
+            lock = self._stack.wait_for(partial(self._lock, name), f"{name} on the dashboard")
             self._continue(f"{name}, pid {lock['pid']}: {_where(lock['backtrace'])}")
 
     def _waiters(self) -> None:
         for number in ("1", "2", "3"):
             self._start_worker(number)
-            self._wait_for(partial(self._queued, int(number)), f"waiter {number} in the queue")
+            self._stack.wait_for(
+                partial(self._queued, int(number)), f"waiter {number} in the queue"
+            )
         self._print("Three more want deploy/prod and queue for it, first come, first served.")
 
     def _kill(self, doomed: subprocess.Popen[bytes]) -> None:
         lock = self._lock("deploy/prod")
         if lock is None:
-            raise StoryFailed("deploy/prod is not held any more before its holder was killed.")
+            raise click.ClickException(
+                "deploy/prod is not held any more before its holder was killed."
+            )
         pid = lock["pid"]
         os.kill(pid, 9)
         doomed.wait()
@@ -114,8 +107,8 @@ class Story:
             lock = self._lock("invoice run")
             return lock is not None and lock["state"] == "alert"
 
-        self._wait_for(alerted, "the alert of the lock whose holder forgets alive()")
-        self._wait_for(
+        self._stack.wait_for(alerted, "the alert of the lock whose holder forgets alive()")
+        self._stack.wait_for(
             lambda: b'name="invoice run"' in fetch(self._stack.unlocker, "/metrics")[1],
             "the unlocker's metric of that alert",
         )
@@ -123,10 +116,10 @@ class Story:
         self._continue("People are alerted; the lock stays. Prometheus sees it at /metrics.")
 
     def _auto_unlock(self) -> None:
-        removal = self._wait_for(self._removal, "the auto-unlock of the dead holder's lock")
+        removal = self._stack.wait_for(self._removal, "the auto-unlock of the dead holder's lock")
         after = removal["removed_at"] - removal["auto_unlock_at"]
         if after < 0:
-            raise StoryFailed(f"deploy/prod was removed {-after:.1f} s before its time.")
+            raise click.ClickException(f"deploy/prod was removed {-after:.1f} s before its time.")
         self._print(f"The unlocker removed deploy/prod, {after:.1f} s after its time was up:")
         self._continue(removal["why"])
 
@@ -137,13 +130,17 @@ class Story:
             tokens.append(int(self._log_text(number).partition("took ")[2].split()[0]))
             self._print(f"Waiter {number} has deploy/prod now, with fencing token {tokens[-1]}.")
         if tokens != sorted(set(tokens)):
-            raise StoryFailed(f"the fencing tokens {tokens} do not rise in the order of the queue.")
+            raise click.ClickException(
+                f"the fencing tokens {tokens} do not rise in the order of the queue."
+            )
 
     def _finish(self, steady: subprocess.Popen[bytes]) -> None:
-        self._wait_for(lambda: steady.poll() is not None, "the worker that calls alive() to finish")
+        self._stack.wait_for(
+            lambda: steady.poll() is not None, "the worker that calls alive() to finish"
+        )
         if steady.returncode or "released" not in self._log_text("steady"):
             log = self._log_text("steady")
-            raise StoryFailed(f"the worker that calls alive() ended badly: {log}")
+            raise click.ClickException(f"The worker that calls alive() ended badly: {log}")
         self._print("The worker of nightly-report called alive() all along, finished and released:")
         self._continue("it ran for 8 s, far beyond its alert of 3 s, and nobody was alerted.")
 
@@ -172,7 +169,7 @@ class Story:
         return self._stack.start_module(module, f"worker-{role}", role)
 
     def _wait_for_log(self, role: str, word: str, what: str) -> None:
-        self._wait_for(lambda: word in self._log_text(role), what)
+        self._stack.wait_for(lambda: word in self._log_text(role), what)
 
     def _log_text(self, role: str) -> str:
         return self._stack.log_of(f"worker-{role}").read_text(errors="replace")
@@ -185,18 +182,6 @@ class Story:
 
     def _continue(self, sentence: str) -> None:
         click.echo(" " * _INDENT + wrapped(sentence, _INDENT))
-
-    def _wait_for(self, condition: Callable[[], Any], what: str) -> Any:
-        until = time.monotonic() + CHAPTER_TIMEOUT_S
-        while True:
-            with suppress(OSError):  # a service has just ended, which `dead` finds
-                if value := condition():
-                    return value
-            if time.monotonic() > until:
-                raise StoryFailed(f"waited {CHAPTER_TIMEOUT_S:g} s in vain for {what}.")
-            if (dead := self._stack.dead()) is not None:
-                raise StoryFailed(f"{dead} has ended while we waited for {what}.")
-            time.sleep(0.1)
 
 
 def _where(backtrace: str) -> str:

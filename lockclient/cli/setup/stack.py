@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from http.client import HTTPException
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import click
 
@@ -85,12 +85,32 @@ class Stack:
         self._exits.close()
         self._lock_file.close()
 
-    def dead(self) -> str | None:
-        """Return the name of a program that has ended by itself, or None."""
+    def check(self, when: str = "") -> None:
+        """Check that all programs run.
+
+        Raises:
+            click.ClickException: one has ended; the text has the last line of its log.
+        """
         for name, process in self._programs.items():
             if process.poll() is not None:
-                return name
-        return None
+                log = self.log_of(name)
+                last = log.read_text(errors="replace").strip().splitlines()[-1:]
+                raise click.ClickException(f"{name} has ended{when}: {' '.join(last)} (log: {log})")
+
+    def wait_for(self, condition: Callable[[], Any], what: str) -> Any:
+        """Wait until the condition is true; return its value.
+
+        Raises:
+            click.ClickException: it is not true in time, or a program has ended.
+        """
+        until = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < until:
+            with suppress(OSError, HTTPException):  # a program does not listen yet, or any more
+                if value := condition():
+                    return value
+            self.check(f" while we waited for {what}")
+            time.sleep(0.05)
+        raise click.ClickException(f"Waited {START_TIMEOUT_S:g} s in vain for {what}.")
 
     def log_of(self, name: str) -> Path:
         """Return the log file of a program."""
@@ -112,17 +132,13 @@ class Stack:
         log = self.log_of(module)
         where = ("--url", self.store.url, "--listen", self._listen[module])
         words = (*where, *self.store.service_options, *options)
-        process = self._programs[module] = self.start_module(module, module, *words)
+        self._programs[module] = self.start_module(module, module, *words)
 
-        def logged_url() -> str | None:
-            if process.poll() is not None:
-                last = log.read_text(errors="replace").strip().splitlines()[-1:]
-                raise click.ClickException(f"{module} ended: {' '.join(last)} (log: {log})")
-            found = re.search(r"http://\S+?:\d+", log.read_text(errors="replace"))
-            return found[0] if found else None
+        def logged_url() -> re.Match[str] | None:
+            return re.search(r"http://\S+?:\d+", log.read_text(errors="replace"))
 
-        url = wait_for(logged_url, f"{module} to say where it listens")
-        wait_for(lambda: fetch(url, "/readyz")[0] == 200, f"{module} to be ready")
+        url: str = self.wait_for(logged_url, f"{module} to say where it listens")[0]
+        self.wait_for(lambda: fetch(url, "/readyz")[0] == 200, f"{module} to be ready")
         return url
 
 
@@ -183,14 +199,3 @@ def _make_private(folder: Path) -> None:
     for path in found:
         if not path.is_symlink():
             path.chmod(path.stat().st_mode & 0o700)
-
-
-def wait_for(condition: Callable[[], str | bool | None], what: str) -> str:
-    """Wait until the condition is true; return its text."""
-    until = time.monotonic() + START_TIMEOUT_S
-    while time.monotonic() < until:
-        with suppress(OSError, HTTPException):  # the program does not listen yet
-            if value := condition():
-                return str(value)
-        time.sleep(0.05)
-    raise click.ClickException(f"Waited {START_TIMEOUT_S:g} s in vain for {what}.")

@@ -98,10 +98,7 @@ def stay(stack: Stack) -> None:
     """Wait for a signal; fail if one of the programs ends by itself."""
     with suppress(KeyboardInterrupt):
         while True:
-            if (dead := stack.dead()) is not None:
-                raise click.ClickException(
-                    f"{dead} has ended by itself; see {stack.log_of(dead)}. The others are ended."
-                )
+            stack.check(" by itself, and so all end")
             time.sleep(0.5)
 
 
