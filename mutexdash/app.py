@@ -22,12 +22,12 @@ from lockclient.service.metrics import ComputedCollector
 from lockclient.stores.service_store import ServiceStore
 from mutexdash.data.data_age import Probe
 from mutexdash.data.history import History
-from mutexdash.data.live import Live
-from mutexdash.data.query import BadParameter
+from mutexdash.data.list_parameters import BadParameter
+from mutexdash.data.snapshot_refresh import Live
 from mutexdash.data.waits import WaiterPoller
 from mutexdash.markup.cluster_label import ClusterLabel
-from mutexdash.security import guard
-from mutexdash.security.access import Access
+from mutexdash.security import request_checks
+from mutexdash.security.access_rules import Access
 from mutexdash.security.proxy import mounted
 from mutexdash.web import exports, force_unlock_routes, json_api, pages, probes_and_metrics
 from mutexdash.web.context import Dashboard, Unlocks, attach, dashboard
@@ -136,7 +136,7 @@ def create_app(
     unlocks = Unlocks(registry, access.unlocks_a_minute, ticks)
     build = _build(Path(app.root_path), options.label)
     attach(app, Dashboard(live, store, registry, options.url, build, unlocks))
-    guard.protect(app, access)
+    request_checks.protect(app, access)
     app.after_request(compress)
     for part in (pages, json_api, exports, probes_and_metrics, force_unlock_routes):
         app.register_blueprint(part.blueprint)

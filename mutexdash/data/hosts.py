@@ -9,7 +9,7 @@ from typing import NamedTuple
 from lockclient.model.holder import OK
 from lockclient.overview.listed_locks import Listed
 from lockclient.overview.lock_status import LockStatus
-from mutexdash.data.query import Page, Query
+from mutexdash.data.list_parameters import Page, Query
 from mutexdash.data.waits import Waits
 
 

@@ -18,7 +18,7 @@ from lockclient.overview.listed_locks import HEALTHY, Listed, lister
 from lockclient.overview.rows import Row
 from lockclient.overview.table import Table
 from mutexdash.data.history import History
-from mutexdash.data.query import WAITERS, Page, Query
+from mutexdash.data.list_parameters import WAITERS, Page, Query
 from mutexdash.data.waits import Waits
 
 GONE_SHOWN_S = 6.0

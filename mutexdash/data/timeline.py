@@ -14,8 +14,8 @@ from lockclient.overview.lock_status import status_of
 from lockclient.text.durations import duration
 from lockclient.text.escaping import plain
 from lockclient.text.timestamps import utc
-from mutexdash.data.live import DatedSnapshot, Live
-from mutexdash.data.query import Query
+from mutexdash.data.list_parameters import Query
+from mutexdash.data.snapshot_refresh import DatedSnapshot, Live
 from mutexdash.data.waits import Waits
 
 HELD: Final = "held"

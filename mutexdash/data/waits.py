@@ -21,7 +21,7 @@ from lockclient.overview.queue_reader import WaitQueues
 from lockclient.overview.table import Table
 from lockclient.service.supervision import Loop
 from lockclient.stores.service_store import ServiceStore
-from mutexdash.data.query import Page, Query
+from mutexdash.data.list_parameters import Page, Query
 
 _POLL_INTERVAL_S, _REQUEST_TIMEOUT_S = 2.0, 5.0
 

@@ -12,7 +12,7 @@ import click
 from lockclient.service.service_flags import hosts_of, with_options
 from lockclient.text.escaping import HAS_AT, hidden
 from lockclient.text.url import is_loopback
-from mutexdash.security.access import Access
+from mutexdash.security.access_rules import Access
 from mutexdash.security.htpasswd import BadFile, Passwords
 from mutexdash.security.login import Basic, Header, Login
 from mutexdash.security.networks import Networks

@@ -10,7 +10,7 @@ from werkzeug.exceptions import BadRequest, NotFound
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from lockclient.service.request_filter import ALIVE, METRICS, READY
-from mutexdash.security.access import Access
+from mutexdash.security.access_rules import Access
 from mutexdash.security.login import ASKED_HOST, PEER
 from mutexdash.security.networks import address_of
 

@@ -23,7 +23,7 @@ from lockclient.service.http_server import MAX_ANSWER_BYTES
 from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.request_types import Read
 from lockclient.text.escaping import cell
-from mutexdash.data.query import Query
+from mutexdash.data.list_parameters import Query
 from mutexdash.web.context import dashboard
 
 blueprint = Blueprint("exports", __name__)

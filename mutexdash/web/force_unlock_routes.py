@@ -1,4 +1,4 @@
-"""Force-unlock by a form and by JSON, the only writes; `guard.Guard.admit` checks each before."""
+"""Force-unlock by a form and by JSON, the only writes; `request_checks` has checked them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lockclient.model.removal import Removal
 from lockclient.overview.force_unlock_request import NO_RECORD, Changed, force_unlock
 from lockclient.service.logging_setup import log_fields
 from lockclient.text.escaping import apart, plain
-from mutexdash.security.guard import acting_user
+from mutexdash.security.request_checks import acting_user
 from mutexdash.web.context import CHANGED, DONE, FAILED, UNKNOWN, dashboard, name_asked_for
 from mutexdash.web.urls import force_url, lock_url
 

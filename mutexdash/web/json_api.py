@@ -21,8 +21,8 @@ from flask import Blueprint, Response, abort, current_app, jsonify, request
 
 from lockclient.overview.lock_json import locks_document, removal_facts, whole_lock
 from lockclient.overview.lock_status import status_of
+from mutexdash.data.list_parameters import Query
 from mutexdash.data.lock_detail import complete, known
-from mutexdash.data.query import Query
 from mutexdash.web.context import dashboard, name_asked_for
 from mutexdash.web.exports import read_removal
 from mutexdash.web.openapi import description

@@ -26,9 +26,9 @@ from lockclient.text.durations import duration, parse_duration, period, roughly
 from lockclient.text.escaping import apart, meant, plain
 from lockclient.text.timestamps import utc
 from mutexdash.data.hosts import select_hosts
-from mutexdash.data.live import DatedSnapshot
+from mutexdash.data.list_parameters import MAX_PER_PAGE, BadParameter, Page, Query
 from mutexdash.data.lock_detail import complete, known
-from mutexdash.data.query import MAX_PER_PAGE, BadParameter, Page, Query
+from mutexdash.data.snapshot_refresh import DatedSnapshot
 from mutexdash.data.timeline import (
     DEFAULT_SPAN_S,
     SPANS_S,

@@ -14,7 +14,7 @@ from lockclient.service.metrics import gauge_by_label, votes_gauge
 from lockclient.stores.findings import too_few
 from lockclient.stores.service_store import ServiceStore
 from lockclient.text.escaping import plain
-from mutexdash.data.live import Live
+from mutexdash.data.snapshot_refresh import Live
 from mutexdash.web.context import dashboard
 
 blueprint = Blueprint("machines", __name__)

@@ -9,7 +9,7 @@ from typing import Final
 
 from flask import Response, make_response, request
 
-from mutexdash.security.guard import viewer
+from mutexdash.security.request_checks import viewer
 from mutexdash.web.context import dashboard
 
 _MIN_GZIP_BYTES: Final = 1000

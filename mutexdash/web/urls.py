@@ -13,7 +13,7 @@ from werkzeug.routing import BaseConverter
 from lockclient.model.holder import Holder
 from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK
 from lockclient.text.escaping import shown_name
-from mutexdash.data.query import Query
+from mutexdash.data.list_parameters import Query
 from mutexdash.data.timeline import Span
 
 

@@ -16,7 +16,7 @@ from lockclient.overview.table import Table
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.mutex_store import WatchEvent, WatchTarget
 from mutexdash.app import Options, create_app
-from mutexdash.data.live import Live
+from mutexdash.data.snapshot_refresh import Live
 from tests.faults.conftest import Stores
 from tests.support.etcd_binary import Etcdctl, add_users, allow, etcdctl_of
 from tests.support.processes import Figure, wait_until

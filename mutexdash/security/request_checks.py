@@ -10,7 +10,7 @@ from flask import Flask, Response, abort, g, request
 
 from lockclient.service.request_filter import foreign_host, is_from_another_site
 from lockclient.text.url import is_loopback
-from mutexdash.security.access import Access, Viewer
+from mutexdash.security.access_rules import Access, Viewer
 from mutexdash.security.login import ASKED_HOST, Basic
 
 _CSP = "; ".join(
