@@ -131,7 +131,7 @@ class Story:
             self._print(f"Waiter {number} has deploy/prod now, with fencing token {tokens[-1]}.")
         if tokens != sorted(set(tokens)):
             raise click.ClickException(
-                f"the fencing tokens {tokens} do not rise in the order of the queue."
+                f"The fencing tokens {tokens} do not rise in the order of the queue."
             )
 
     def _finish(self, steady: subprocess.Popen[bytes]) -> None:
