@@ -89,7 +89,10 @@ def _visits(who: Holder | Ticket, whose: str, process: str, *, python: bool) -> 
     if who.pid is not None:
         yield Step(process, f"ps -o pid,stat,lstart,args -p {who.pid}")
         if python:
-            yield Step("See what it is doing:", f"py-spy dump --pid {who.pid}")
+            yield Step(
+                f"See what it is doing; if it hangs, end it by kill -INT {who.pid}:",
+                f"py-spy dump --pid {who.pid}",
+            )
 
 
 def url_word(url: str) -> str:

@@ -225,6 +225,7 @@ def _ill_locks(store: MemoryStore) -> None:
     store.take("gone", held_for=905)
     store.take("ever", unlock=None)
     store.take("new", format=2)
+    store.take("long", max_hold=50)
     store.write(("locks", "odd", "uuid", b"u"))
 
 
@@ -238,9 +239,10 @@ ILL = [
     ("error", "'odd') is broken"),
     ("warning", "'past') is past the alert"),
     ("warning", "'gone') is past the auto-unlock and still there, for 5 s"),
+    ("warning", "'long') is held for longer than its max_hold"),
     ("warning", "'ever') is without an auto-unlock"),
     ("warning", "'new') is undecided"),
-    ("ok", "6 locks held: 2 well, 4 not, as listed above."),
+    ("ok", "7 locks held: 2 well, 5 not, as listed above."),
 ]
 
 

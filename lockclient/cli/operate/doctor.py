@@ -72,8 +72,8 @@ def doctor(ctx: click.Context, settings: Settings, listen: float, as_json: bool)
     pages            does etcd answer web pages, so that any of them can forge locks
     unlocker         is one running
     clock            of the store, unlockers and holders against this machine's
-    locks            in a deadlock, past their alert or auto-unlock, broken,
-                     never expiring
+    locks            in a deadlock, past their alert or auto-unlock, held too
+                     long, broken, never expiring
 
     Of a bucket, in place of what is etcd's: the rights one by one, rules that delete or keep
     objects, whether more stand there than is read, and the latency of 50 reads. Of Valkey and

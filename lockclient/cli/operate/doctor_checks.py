@@ -136,7 +136,7 @@ def deadlocked(found: Sequence[Deadlock], unread: int) -> Iterator[Finding]:
 
 
 def locks(found: Sequence[Listed], wall: float) -> Iterator[Finding]:
-    """Yield the locks that are past their alert or auto-unlock, broken, or never expire."""
+    """Yield the locks that are late, held too long, broken, undecided, or never expire."""
     in_state: defaultdict[str, list[Listed]] = defaultdict(list)
     staying: defaultdict[str, list[Listed]] = defaultdict(list)
     for lock in found:
@@ -154,6 +154,9 @@ def locks(found: Sequence[Listed], wall: float) -> Iterator[Finding]:
          "An unlocker removes what it has seen silent for its whole time, counted from its "
          "own start. If it does not: check that one runs, and what its log says (rights, "
          "restarts, too many removals at once)."),
+        ([lock for lock in found if lock.status.held_too_long], WARNING,
+         "held for longer than its max_hold", "Look at the holder (`clustermutex show NAME`, "
+         "py-spy): it hangs while its heartbeats go on, or its max_hold is too short."),
         (staying[NEVER], WARNING, "without an auto-unlock", "Should the holder die, only "
          "`clustermutex force-unlock NAME` frees it: set an auto_unlock_after, unless you "
          "want that."),
@@ -163,7 +166,7 @@ def locks(found: Sequence[Listed], wall: float) -> Iterator[Finding]:
     ):  # fmt: skip
         if wrong:
             yield Finding("locks", level, f"{_names(wrong)} {text}.", advice)
-    well = sum(lock.status.state == OK for lock in found)
+    well = sum(lock.status.words == (OK,) for lock in found)
     others = f", {len(found) - well} not, as listed above" if well < len(found) else ""
     held = f"{counted(len(found), 'lock')} held: {well} well{others}."
     yield Finding("locks", FINE, held if found else "No lock is held.")

@@ -267,6 +267,14 @@ def test_tiles_are_filters_and_a_second_click_clears_them(board: Board) -> None:
     board.shows("/?state=waiters", "wanted", but=("quiet",))
 
 
+def test_the_tile_counts_a_free_lock_with_waiters(board: Board) -> None:
+    """No list of held locks shows that lock, so the front page must hint at it."""
+    board.store.take("wanted")
+    board.store.wait("wanted", "w1")
+    board.store.wait("free", "w2")
+    board.shows("/", "waiting for 2 locks, 1 free")
+
+
 # ---------------------------------------------------------------- one lock
 
 
