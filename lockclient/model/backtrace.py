@@ -20,6 +20,10 @@ LIBRARY = str(Path(__file__).parents[1]) + os.sep
 COMMANDS = (f"{LIBRARY}cli{os.sep}", f"{LIBRARY}testing{os.sep}memory_locks.")
 """Prefixes of the library's files that count as a program: the command and the test locks."""
 
+_WRAPPERS = (contextlib.__file__, f"{Path(contextlib.__file__).parent / 'asyncio'}{os.sep}")
+"""Prefixes of the standard library's files that call this library for a program, like `ExitStack`
+and `asyncio.wait_for`; a line of the program says more."""
+
 FRAME_BYTES = 200
 """Bytes of the one frame of a ticket in JSON at most."""
 
@@ -104,12 +108,12 @@ def innermost_frame(backtrace: str | None) -> str | None:
 
 def _innermost(backtrace: str | None) -> tuple[str, str, str] | None:
     heads: list[tuple[str, str, str]] = _HEAD.findall(backtrace or "")
-    named = [head for head in heads if head[0] != contextlib.__file__] or heads
+    named = [head for head in heads if not head[0].startswith(_WRAPPERS)] or heads
     return named[-1] if named else None
 
 
 def _is_skipped(filename: str) -> bool:
-    return is_internal(filename) or filename == contextlib.__file__
+    return is_internal(filename) or filename.startswith(_WRAPPERS)
 
 
 _HEAD = re.compile(r'^  File "(.+)", line (\d+), in (.*)', re.MULTILINE)

@@ -59,11 +59,11 @@ class Passwords:
         self._key = secrets.token_bytes(32)
         self._right: OrderedDict[tuple[str, str], bytes] = OrderedDict()
 
-    def knows(self, user: str, place: str = "") -> bool:
+    def has_logged_in(self, user: str, place: str = "") -> bool:
         """Return whether this user has logged in from this network."""
         return (user, place) in self._right
 
-    def known(self, user: str, password: str, place: str = "") -> bool:
+    def is_remembered(self, user: str, password: str, place: str = "") -> bool:
         """Return whether this password was correct before, from the same network; fast."""
         stored = self._stored(user)
         digest = self._right.get((user, place))

@@ -75,18 +75,18 @@ class Basic:
         return user
 
     def _is_known(self, user: str, password: str, network: str) -> bool:
-        if not self._passwords.knows(user, network):
+        if not self._passwords.has_logged_in(user, network):
             return False
         if self._wrong.full(_MAX_GUESSES, "guesses", user, network):
             raise _too_many()
-        if self._passwords.known(user, password, network):
+        if self._passwords.is_remembered(user, password, network):
             return True
         self._wrong.hit(_MAX_GUESSES, "guesses", user, network)
         return False
 
     def _check(self, user: str, password: str, network: str) -> None:
         # Guesses from elsewhere do not lock a user out of a network with a correct login.
-        at_home, name = self._passwords.knows(user, network), user[:_MAX_USER_CHARS]
+        at_home, name = self._passwords.has_logged_in(user, network), user[:_MAX_USER_CHARS]
         limits = [
             (_MAX_WRONG_BY_BOTH, ("of both", name, network)),
             (_MAX_WRONG_BY_NETWORK, ("of a network", network)),

@@ -64,13 +64,13 @@ class _Behind:
         app: Any = self._app
         if self._hops and peer in self._proxies:
             app = self._fixed
-            if (crooked := self._crooked_header(environ)) is not None:
-                name = crooked.removeprefix("HTTP_").replace("_", "-").title()
+            if (header := self._malformed_header(environ)) is not None:
+                name = header.removeprefix("HTTP_").replace("_", "-").title()
                 app = BadRequest(f"What the proxy adds to {name} is malformed.")
         found: Iterable[bytes] = app(environ, start_response)
         return found
 
-    def _crooked_header(self, environ: dict[str, Any]) -> str | None:
+    def _malformed_header(self, environ: dict[str, Any]) -> str | None:
         """Keep of each header only what our proxies have added; return one with a malformed value.
 
         A proxy adds its value on the right. The values before ours are the client's: any text, and

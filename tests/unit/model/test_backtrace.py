@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 import lockclient
 from lockclient import ClusterMutex
-from lockclient.model.backtrace import LIMIT, capture
+from lockclient.model.backtrace import LIMIT, capture, innermost_frame
 from lockclient.model.clocks import Now
 from lockclient.model.fields import size_of
 from lockclient.model.holder import MAX_VALUE_BYTES
@@ -47,6 +48,13 @@ def test_the_backtrace_has_no_frame_of_the_library() -> None:
     assert library not in backtrace_of(ClusterMutex.acquire)
     assert library not in backtrace_of(enter)
     assert "stack.enter_context(mutex)  # here" in backtrace_of(enter)
+
+
+def test_a_frame_of_asyncio_is_not_the_line_that_took_the_lock() -> None:
+    """`await asyncio.wait_for(mutex.acquire(), 5)` in `main`."""
+    head = '  File "/srv/report.py", line 7, in main\n'
+    text = f'{head}  File "{asyncio.tasks.__file__}", line 520, in wait_for\n'
+    assert innermost_frame(text) == "/srv/report.py:7 in main"
 
 
 def test_a_neighbour_with_a_similar_name_is_the_user_s() -> None:
