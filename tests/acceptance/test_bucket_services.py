@@ -141,6 +141,8 @@ class TestDashboard:
             ):
                 page = _get(service, path)
                 assert "Google Cloud Storage connected" in page, path
+                assert "last poll" in page, path
+                assert ">Waiting</a>" not in page, path
                 for word in ("etcd", "Fencing", "waiting</span>", "in line"):
                     assert word not in page, (path, word)
             assert "test_pages_and_api" in _get(service, "/lock/deploy%2Fprod")

@@ -8,15 +8,17 @@ from collections import Counter
 import pytest
 
 from lockclient import Settings, open_store
-from lockclient.model.clocks import Runtime
+from lockclient.model.clocks import Deadline, Runtime
 from lockclient.model.removal import Removal
-from lockclient.stores.outcomes import Done, NotHolder
-from lockclient.stores.request_types import Push, Remove
+from lockclient.stores.outcomes import Done, NotHolder, Outcome
+from lockclient.stores.request_types import Push, Remove, Request
 from lockclient.stores.service_store import ServiceStore
-from tests.support.locks import at_once, read, take
-from tests.support.processes import Figure
+from tests.support.locks import at_once, has, read, take
+from tests.support.memory_store import MemoryStore
+from tests.support.processes import Figure, wait_until
 from tests.support.records import taker
 from tests.support.soak import soaking
+from unlocker.unlocker import Unlocker
 
 
 @pytest.mark.promise(number=2)
@@ -52,3 +54,30 @@ def test_the_two_transactions_never_both_win(
     figure(f"{rounds} races of the bare transactions: {dict(won)}")
     assert won["push"]
     assert won["removal"]
+
+
+class PushedInTime(MemoryStore):
+    """A holder pushes a moment before the unlocker's removal arrives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outcomes: list[Outcome] = []
+
+    def ask(self, request: Request, deadline: Deadline) -> Outcome:
+        if not isinstance(request, Remove):
+            return super().ask(request, deadline)
+        self.push(request.removal.holder.name)
+        self.outcomes.append(super().ask(request, deadline))
+        return self.outcomes[-1]
+
+
+@pytest.mark.promise(number=2)
+def test_a_push_before_the_removal_wins() -> None:
+    store = PushedInTime()
+    store.take("x", held_for=0, alert=0.1, unlock=0.3)
+    unlocker = Unlocker(store, max_removals=None)
+    unlocker.start()
+    wait_until(lambda: store.outcomes, what="the removal")
+    assert isinstance(store.outcomes[0], NotHolder)
+    assert has(store, "x")
+    unlocker.stop()
