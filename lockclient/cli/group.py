@@ -77,7 +77,7 @@ class _Commands(click.Group):
 
 
 def _hand_down(ctx: click.Context, _param: click.Parameter, settings: Settings | None) -> None:
-    """Make what stands before a command the default of its own `--url`."""
+    """Make a `--url` before a command the default of the command's own `--url`."""
     if settings is not None:
         ctx.default_map = {name: {"settings": settings} for name in _FOLDERS}
 

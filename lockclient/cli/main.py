@@ -51,7 +51,7 @@ def _run() -> None:
     if sys.stdout is None:
         sys.stdout = _ClosedOutput()
     log_uncaught()
-    # An error is one line: the library's log of an outage must not be printed beside it.
+    # An error is one line: the library's log of an outage must not be printed as well.
     logging.getLogger("lockclient").addHandler(logging.NullHandler())
     with needing_services("clustermutex"):
         from lockclient.cli.group import group

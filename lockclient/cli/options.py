@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 _HEX = "clustermutex.hex"
-"""Where in click's context it stands that names and uuids are in hexadecimal."""
+"""Key in click's context: names and uuids are in hexadecimal."""
 _HELP_WIDTH = 78
 """Characters of a line in the help."""
 
@@ -48,7 +48,7 @@ store_options = with_options(url_option(callback=settings_of), debug_option)
 
 
 def with_facts(**lists: Sequence[Fact]) -> Callable[[Command], Command]:
-    """Fill lists of facts into a command's help, where `{its name}` stands."""
+    """Fill lists of facts into a command's help, in place of `{its name}`."""
 
     def filled(command: Command) -> Command:
         texts = {name: _fact_list(facts) for name, facts in lists.items()}
@@ -138,7 +138,7 @@ class Duration(Parsed[Any]):
     Args:
         least: the shortest that is taken.
         most: the longest.
-        words: what else may be given, and what it stands for.
+        words: further accepted words, with their values.
     """
 
     def __init__(

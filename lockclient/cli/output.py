@@ -97,7 +97,7 @@ def require_consent(yes: object) -> None:
 
 
 def confirm(question: str, otherwise: str) -> None:
-    """Ask a question; raise an error that says `otherwise` unless the answer is yes."""
+    """Ask a question; raise an error with the text `otherwise` unless the answer is yes."""
     if not click.confirm(question, default=False):
         raise click.ClickException(f"The answer was no: {otherwise}.")
 

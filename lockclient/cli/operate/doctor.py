@@ -76,7 +76,7 @@ def doctor(ctx: click.Context, settings: Settings, listen: float, as_json: bool)
                      long, broken, never expiring
 
     Of a bucket, in place of what is etcd's: the rights one by one, rules that delete or keep
-    objects, whether more stand there than is read, and the latency of 50 reads. Of Valkey and
+    objects, whether the bucket has more than is read, and the latency of 50 reads. Of Valkey and
     Redis:
 
     \b

@@ -53,7 +53,7 @@ def force_unlock(
 
     Only the holder that was shown can lose the lock: if it changed hands meanwhile, nothing is
     removed. A record keeps who removed it, when and why (`clustermutex removed`), and the holder's
-    error names them. A holder that still runs can go on working until it notices the loss: be
+    error names them. A holder that still runs can keep working until it notices the loss: be
     sure that it is dead, or that the resource refuses its fencing token. If the store has no space
     for the record, the command asks a second time, and prints the record to stderr.
 
@@ -138,7 +138,7 @@ def _show(store: ServiceStore, seen: ReadResult, holder: Holder) -> None:
 
 
 def _ask_why() -> str:
-    """Ask for the reason, until there is one: what is pasted from a page has none."""
+    """Ask for the reason until there is one: a command pasted from a page has none."""
     asked = "Reason, for the former holder and for the record"
     while not (why := str(click.prompt(asked)).strip()):
         pass
@@ -146,7 +146,7 @@ def _ask_why() -> str:
 
 
 def person() -> str:
-    """Return who acts, as far as this machine knows: the user behind sudo, and the host."""
+    """Return the acting user and host, as this machine knows them (the user behind sudo)."""
     try:
         user = os.environ.get("SUDO_USER") or getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no name

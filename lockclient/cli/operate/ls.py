@@ -130,16 +130,16 @@ def ls(
     label:NAME=TEXT and state:STATE look at one thing only, and (after --) a - in front finds what
     is not so.
 
-    On a terminal it is a table that fits it; otherwise lines with tabs between the columns, the
+    On a terminal it is a table that fits it; else lines with tabs between the columns, the
     titles first. With --watch a terminal shows the table until Ctrl-C, everything else gets it
     again after a change, at most once a second, with an empty line in front.
 
     What can't be seen of a text is written as an escape, like \\u200b; a name that is not ASCII
-    has its escaped form beside it. JSON has texts as they are.
+    has its escaped form after it. JSON has texts as they are.
 
     \b
     With --json (and --watch: an object in one line after each change):
-        locks        a list of locks, of which more below
+        locks        a list of locks, see below
         total        how many they are
         revision     of the store, at which this was read
         server_time  now, in Unix seconds
@@ -150,7 +150,7 @@ def ls(
                      and what too few of them say is held
 
     
-    A lock has, null where it is not known or there is none:
+    A lock has (null: unknown or none):
     {lock_facts}
     """
     search = Search.of(text)

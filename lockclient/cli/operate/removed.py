@@ -1,4 +1,4 @@
-"""`clustermutex removed`: which locks were taken from their holders, by whom and why."""
+"""`clustermutex removed`: the removed locks, with remover and reason."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def removed(settings: Settings, text: tuple[str, ...], number: int, as_json: boo
 
     \b
     With --json:
-        removed      a list, the newest first, of which more below
+        removed      a list, the newest first, see below
         total        how many were found, --number or not
         revision     of the store, at which this was read
         server_time  now, in Unix seconds
@@ -65,7 +65,7 @@ def removed(settings: Settings, text: tuple[str, ...], number: int, as_json: boo
     {removal_facts}
     """
     with opened_store(settings) as store:
-        # All of them: a search among the newest hundred only would hide what is asked for.
+        # All of them: a search among the newest hundred would miss older ones.
         known, revision = read_removals(store)
     search = Search.of(text)
     found = [removal for removal in known if search.finds_removal(removal)]

@@ -65,7 +65,7 @@ def show(settings: Settings, name: str, as_json: bool) -> None:
     \b
     With --json, a lock as in `ls`, and:
     {more}
-        queue      a list of who waits, the next one first: uuid, hostname, pid,
+        queue      a list of waiters, the next one first: uuid, hostname, pid,
                    thread, reason, since (Unix seconds), revision, actor,
                    frame (the line of code that waits)
         remarks    of a store of several servers: on how few of them it is written,

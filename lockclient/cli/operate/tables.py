@@ -41,7 +41,7 @@ class Column:
         shrinkable: whether it may be shortened.
         min_width: how far, in cells of a terminal.
         cut: how.
-        tells_apart: whether two that are different must not look the same: who would then takes as
+        tells_apart: whether two different values must not look the same: a person would then take
             many lines as it needs.
         spare: whether it is the first to be left out where all have no room.
         kept: whether it is never left out, though it may be shortened.
@@ -121,7 +121,7 @@ def _shorten(rows: Sequence[list[str]], number: int, column: Column, room: int) 
 
 
 def _min_width(column: Column, rows: Sequence[Sequence[str]], number: int) -> int:
-    """Return how narrow a column may become: not all can be cut to what is asked for."""
+    """Return how narrow a column may become; some columns can't be cut as far as asked."""
     from rich.cells import cell_len
 
     return max(

@@ -23,7 +23,7 @@ from lockclient.text.escaping import plain, shown_name
 @click.option(
     "--yes",
     is_flag=True,
-    help="Do not ask, and do it even if locks stand there: for scripts.",
+    help="Do not ask, and do it even if there are locks: for scripts.",
 )
 @click.option(
     "--kept/--not-kept",
@@ -41,15 +41,15 @@ def vouch(settings: Settings, *, yes: bool, kept: bool | None) -> None:
     and lets them vote.
 
     If somebody does hold a lock, another client may get it, too. So the command changes nothing
-    while locks stand there, unless with --yes: end their holders first.
+    while there are locks, unless with --yes: end their holders first.
 
     With --kept it states instead that each server writes everything down before it answers
     (appendonly yes, appendfsync always, no-appendfsync-on-rewrite no), and so knows after a restart
-    which locks it gave. Then its restarts cost no wait. Locks may stand there. --not-kept takes
+    which locks it gave. Then its restarts cost no wait. There may be locks. --not-kept takes
     that back: run it before you change one of these settings. A server that was emptied has
     forgotten the statement. A server whose settings differ is refused, if this user may read them.
 
-    Exit status 1: nothing was changed, because locks stand there, the store has no votes, a
+    Exit status 1: nothing was changed, because there are locks, the store has no votes, a
     server's settings differ, or the answer was no; 69: some servers could not be reached.
     """
     require_consent(yes or kept is False)

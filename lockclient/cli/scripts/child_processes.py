@@ -26,7 +26,7 @@ class Child:
         command: the program and its arguments.
         env: its environment.
         mask: the signals that it starts with as blocked.
-        files: what is to be its standard streams, by their numbers; the others are ours.
+        files: its standard streams by number; the others are ours.
 
     Raises:
         OSError: it could not be started.

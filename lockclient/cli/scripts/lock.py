@@ -96,7 +96,7 @@ def lock(ctx: click.Context, /, name: str, export: bool, **options: Any) -> None
 
 
 def _hand_over(mutex: ShellMutex, text: str) -> None:
-    """Print the uuid or the variables; if that fails, release the lock: nobody else could."""
+    """Print the uuid or the variables; if that fails, release the lock: no other process could."""
     try:
         # Not by print: what that could not write it would try again at the end.
         os.write(sys.stdout.fileno(), f"{text}\n".encode())

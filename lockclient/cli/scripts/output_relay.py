@@ -49,7 +49,7 @@ class Relay:
     def finish(self) -> None:
         """Copy the rest of the output after the command's end.
 
-        Does not wait for processes that the command left running. Blocks while nobody reads our
+        Does not wait for processes that the command left running. Blocks while no process reads our
         output.
         """
         os.close(self._end)

@@ -34,7 +34,7 @@ _REST_POLL_S = 0.05
 _KILLED_REST_S = 1.0
 """Seconds that this may take to end after SIGKILL."""
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
-"""Signals after which no process that the command started should go on."""
+"""Signals after which no process of the command should keep running."""
 _REFUSED = "this user may not signal the command or a process that it started"
 
 
@@ -257,7 +257,7 @@ def run(
     are, and, with all that it started, the signals that are sent to clustermutex. After SIGTERM,
     SIGINT or SIGQUIT the lock is held until COMMAND and all that it started have ended; what is
     left gets SIGKILL when --grace has passed since COMMAND's end. SIGKILL and SIGABRT end
-    clustermutex alone: COMMAND goes on, and the lock stays until its auto-unlock.
+    clustermutex alone: COMMAND keeps running, and the lock stays until its auto-unlock.
 
     COMMAND's exit status is passed on, 128 + n if signal n killed it. Statuses of our own come with
     a line on stderr: 69 the store does not answer, or NAME can't be a lock's name, 75 somebody else

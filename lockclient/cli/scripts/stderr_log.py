@@ -21,7 +21,7 @@ TERMINAL_TIMEOUT_S = 0.2
 class WarningLog(logging.Handler):
     """Prints the library's warnings (an outage, a loss) on stderr, a line each.
 
-    The library's log thread prints, because a writer blocks while nobody reads stderr (a pager, a
+    The library's log thread prints, because a writer blocks while stderr is not read (a pager, a
     terminal after Ctrl-S), and the main thread must not.
 
     Until `start`, or for `QUIET_PERIOD_S`, warnings are kept: if the wait for the lock fails, its

@@ -17,7 +17,7 @@ from lockclient.stores.etcd.releases import DATA_LOSS_VERSIONS
 
 def find_etcd() -> str | None:
     """Return an etcd's path: the one on the PATH, else the embedded one, else None."""
-    # Without our own environment's programs: the embedded one stands there, too, as a script.
+    # Without our own environment's programs: the embedded one is there, too, as a script.
     ours = str(Path(sys.executable).parent)
     path = os.pathsep.join(
         folder for folder in os.environ.get("PATH", "").split(os.pathsep) if folder != ours
@@ -43,7 +43,7 @@ def etcd_version(binary: str) -> str:
 
 CLOSED_TO_PAGES = (
     # No JSON over HTTP, which any web page can speak that is open in a browser on this machine:
-    # clients talk gRPC. What is left there are figures and the version.
+    # clients talk gRPC. Only figures and the version are left there.
     "--enable-grpc-gateway=false",
     # These do not answer a page whose own name leads to 127.0.0.1 …
     "--host-whitelist=127.0.0.1,localhost",
@@ -88,10 +88,10 @@ class Etcd(StoreServer):
 
     def _command(self) -> tuple[list[str], Path]:
         client = f"http://{self.endpoint}"
-        # There are no other members. So a socket, in the folder of the log, to which nobody ever
-        # talks: a port has no list of hosts, and who gets there may write whatever a member may.
+        # There are no other members, so a socket in the folder of the log, which no program uses: a
+        # port has no list of hosts, and a client that reaches it may write as a member.
         peer = "unix://peers:1"
-        self._socket.unlink(missing_ok=True)  # nobody of before answers there
+        self._socket.unlink(missing_ok=True)  # of an earlier run
         options = {
             "data-dir": self.data.absolute(),
             "log-level": "warn",

@@ -1,6 +1,6 @@
 """`clustermutex setup-auth`: the least roles in the store for each program, as a script to review.
 
-A script, and not requests of our own: who may change a store's users reads what will happen, and
+A script instead of requests of our own: the store's administrator reads what will happen, and
 the administrator's password never comes into this process.
 """
 
@@ -61,7 +61,7 @@ def _check_root(_ctx: click.Context, param: click.Parameter, root: str | None) -
 def setup_auth(root: str | None, *, no_password: bool, **users: tuple[str, ...]) -> None:
     """Print a script that gives etcd, or Valkey, the least rights for each program.
 
-    It makes the users who have them, too. Each kind can be given several times, or not at all:
+    It makes the users, too. Each kind can be given several times, or not at all:
     then only the role is made. A new user's password is taken from CLIENT_PASSWORD,
     UNLOCKER_PASSWORD, DASHBOARD_PASSWORD or OPERATOR_PASSWORD, or asked for; one that is there
     keeps its own. For other stores docs/stores.md has the rights of each program.
@@ -71,8 +71,8 @@ def setup_auth(root: str | None, *, no_password: bool, **users: tuple[str, ...])
         less roles.sh
         ETCDCTL_ENDPOINTS=host1:2379 sh roles.sh
 
-    With CLUSTERMUTEX_URL=valkey://… it makes users on each of these servers, for the prefix that
-    stands there, by valkey-cli or redis-cli. Their passwords are those of the variables.
+    With CLUSTERMUTEX_URL=valkey://… it makes users on each of these servers, for the prefix of
+    that URL, by valkey-cli or redis-cli. Their passwords are those of the variables.
     """
     with as_click_error(click.UsageError):
         location = (Settings.load() if root is None else Settings(root=root)).location

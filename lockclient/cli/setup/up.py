@@ -72,7 +72,7 @@ def up(
 
 
 def _state_folder() -> Path:
-    """Return where a program keeps what is neither configuration nor the user's own data."""
+    """Return the folder for state: neither configuration nor the user's own data."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "clustermutex" / "up"
 

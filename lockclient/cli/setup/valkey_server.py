@@ -98,7 +98,7 @@ class Valkey(StoreServer):
         return self
 
     def _vouch_if_new(self) -> None:
-        """Vouch for a new server, which otherwise grants no lock for an hour.
+        """Vouch for a new server; else it grants no lock for an hour.
 
         Before that it has granted no lock, so vouching twice does no harm if this process ends
         before it makes the file.
