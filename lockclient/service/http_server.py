@@ -8,6 +8,7 @@ viewers; beyond the limit waitress accepts no connection until one ends.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
@@ -31,7 +32,7 @@ class HttpServer:
         host, port = listen
         try:
             self._server: Any = create_server(
-                app,
+                _closing_after_bodies(app),
                 host=host,
                 port=port,
                 threads=8,
@@ -83,3 +84,33 @@ class HttpServer:
         except OSError:  # it polls a socket that `close` has just closed
             if not self._is_closing:
                 raise
+
+
+def _closing_after_bodies(app: Any) -> Any:
+    """Wrap a WSGI application: a request with a body is the last one of its connection.
+
+    waitress ends a body by `Transfer-Encoding` where a proxy may end it by `Content-Length`. Then
+    the rest of a client's body would follow as a request of the proxy, with any user's name. RFC
+    9112 (6.1) has such a connection closed. An application can't see both headers, and waitress
+    closes a connection after an answer without a length.
+    """
+
+    def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        def start(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
+            kept = [(name, value) for name, value in headers if name.lower() != "content-length"]
+            return start_response(status, kept, *error)
+
+        if "CONTENT_LENGTH" not in environ:
+            found: Iterable[bytes] = app(environ, start_response)
+            return found
+        return _without_length(app(environ, start))
+
+    return answer
+
+
+def _without_length(found: Any) -> Iterator[bytes]:
+    try:
+        yield from found
+    finally:
+        if hasattr(found, "close"):
+            found.close()
