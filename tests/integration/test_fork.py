@@ -6,7 +6,6 @@ What is ended many times over stands in `test_interpreter_end.py`, other ways to
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 
@@ -14,8 +13,6 @@ import pytest
 
 from lockclient import Settings
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.stores.service_store import ServiceStore
-from tests.support.locks import read
 from tests.support.processes import Figure, run_to_end
 
 CHILDREN = 24
@@ -267,24 +264,3 @@ def test_an_interrupt_arrives_after_the_fork(own_etcd: Etcd) -> None:
     settings = Settings(endpoints=(own_etcd.endpoint,))
     done = run(INTERRUPTED, settings, str(own_etcd.process.pid))
     assert done.stdout == "done\n", done.stderr
-
-
-def test_pending_clean_ups_have_a_moment_at_the_end(
-    settings: Settings, store: ServiceStore
-) -> None:
-    script = """
-import signal
-held = ClusterMutex("x", store=store)
-held.acquire()
-waiter = ClusterMutex("x", store=store)
-main = threading.main_thread().ident
-threading.Timer(0.5, signal.pthread_kill, [main, signal.SIGINT]).start()
-try:
-    waiter.acquire()
-finally:
-    held.release()
-"""
-    done = run(script, settings, status=-signal.SIGINT)
-    assert done.stderr.rstrip().endswith("KeyboardInterrupt"), done.stderr
-    left = read(store, "x")
-    assert (left.holder, left.waiters) == (None, ())
