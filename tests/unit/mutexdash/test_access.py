@@ -205,7 +205,9 @@ def test_basic_shows_nothing_without_a_password_but_to_probes(guarded: Board) ->
         assert guarded.get(path).status_code == 200
 
 
-def test_basic_lets_in_a_user_with_the_password_and_records_the_name(guarded: Board) -> None:
+def test_basic_lets_in_a_user_with_the_password_and_records_the_name(
+    guarded: Board, caplog: pytest.LogCaptureFixture
+) -> None:
     ann, bob = login("ann", "söcret:1"), login("bob", "x")
     first = guarded.get("/", **ann)
     assert ">ann<" in first.get_data(as_text=True)
@@ -214,9 +216,13 @@ def test_basic_lets_in_a_user_with_the_password_and_records_the_name(guarded: Bo
     assert second.status_code == 200
     assert ">bob<" in second.get_data(as_text=True)
     assert ">ann<" not in second.get_data(as_text=True)
-    assert guarded.post(UNLOCK, data=FIELDS, headers={**ORIGIN, **ann}).status_code == 303
+    asked = {**FIELDS, "reason": "  it hangs,\n says bob "}
+    assert guarded.post(UNLOCK, data=asked, headers={**ORIGIN, **ann}).status_code == 303
     (removal,) = guarded.get("/api/removed", **ann).json["removed"]
     assert (removal["removed_by"], removal["how"]) == ("ann", "force-unlock")
+    assert removal["why"] == "it hangs, says bob"
+    assert "ann force-unlocked 'a': 'it hangs, says bob'." in caplog.text
+    assert "söcret" not in caplog.text
 
 
 def ask(board: Board, user: str, password: str, address: str = "10.0.0.1") -> int:
