@@ -359,17 +359,6 @@ class TestDecorator:
             mutex(unprotected())()
         assert taken(store) is None
 
-    def test_a_release_in_a_decorated_function_is_as_any(self, store: MemoryStore) -> None:
-        """It waits for the answer, and tells of a loss."""
-
-        @ClusterMutex("outer", store=store)
-        def work() -> None:
-            with ClusterMutex(NAME, store=store):
-                store.model.remove_holder(NAME)
-
-        with pytest.raises(LockLost):
-            work()
-
 
 def test_a_negative_timeout_is_refused(store: MemoryStore) -> None:
     mutex = ClusterMutex(NAME, store=store, timeout=0)

@@ -151,7 +151,7 @@ def test_no_error_quotes_credentials_of_a_url(url: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        *(["clustermutex", "ls", "--url", url] for url in SECRET_URLS),
+        ["clustermutex", "ls", "--url", SECRET_URLS[0]],
         ["clustermutex", "doctor", "etcd:ann:hunter2@h"],
         ["clustermutex", "etcd://ann:hun ter2@h:1"],
         ["clustermutex", "--debug", "ls", "--url", "//ann:hunter2@h:1"],

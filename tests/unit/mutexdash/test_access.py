@@ -121,7 +121,9 @@ def test_nothing_is_written_without_the_flag() -> None:
             assert answer.status_code == 403
             assert "--allow-force-unlock" in answer.get_data(as_text=True)
         assert held(reads)
+        assert "Force-unlock" not in reads.html("/lock/a")
         assert "<form class" not in reads.html(f"{UNLOCK}?uuid=u1")
+        reads.shows(f"{UNLOCK}?uuid=u1", "--allow-force-unlock")
 
 
 def test_every_way_to_write_is_behind_the_gate(board: Board) -> None:

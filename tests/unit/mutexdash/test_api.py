@@ -69,21 +69,6 @@ def test_long_texts_are_cut_in_lists_and_whole_on_one_lock(board: Board) -> None
 # ---------------------------------------------------------------- order
 
 
-def test_the_most_urgent_come_first(board: Board) -> None:
-    """Overdue, broken, past alert, then by time left; what is never unlocked is last."""
-    board.store.take("fine-later", held_for=10)
-    board.store.take("fine-sooner", held_for=100)
-    board.store.take("never", held_for=10, unlock=None)
-    board.store.take("past-alert", held_for=400)
-    board.store.take("overdue-a-little", held_for=901)
-    board.store.take("overdue-for-long", held_for=2000)
-    board.store.take("broken", alert_at="soon")
-    assert board.locks() == [
-        *("overdue-for-long", "overdue-a-little", "broken"),
-        *("past-alert", "fine-sooner", "fine-later", "never"),
-    ]
-
-
 def test_locks_are_sorted_by_the_longest_wait(board: Board) -> None:
     for name in ("a", "b"):
         board.store.take(name, held_for=400)

@@ -109,14 +109,6 @@ def test_a_bar_measures_silence_and_not_age(after: float | None) -> None:
     assert bar.filled(pushed + 30) == pytest.approx(NOTCH)
 
 
-def test_the_bar_of_a_lock_past_its_alert_is_fuller_than_a_healthy_one() -> None:
-    late = Bar.of(holder(locked_at=100, alert_at=130, auto_unlock_at=9000))
-    well = Bar.of(holder(locked_at=100, alert_at=130, auto_unlock_at=140))
-    assert late is not None
-    assert well is not None
-    assert late.filled(131) > well.filled(129)
-
-
 def test_a_bar_without_an_end_leaves_room_after_the_alert() -> None:
     bar = Bar.of(Holder("a", "u", "h", alert_at=200, expected_runtime=100, locked_at=7))
     assert bar is not None

@@ -329,14 +329,6 @@ def test_the_force_unlock_form_is_for_one_holder(board: Board) -> None:
     assert "/locks/a/force-unlock" not in board.html("/lock/a")
 
 
-def test_a_read_only_dashboard_has_no_form() -> None:
-    with Board() as board:
-        board.store.take("a", uuid="u1")
-        assert "Force-unlock" not in board.html("/lock/a")
-        assert "<form class" not in board.html("/locks/a/force-unlock?uuid=u1")
-        board.shows("/locks/a/force-unlock?uuid=u1", "--allow-force-unlock")
-
-
 def test_the_form_after_a_force_unlock_says_that_it_was_done(board: Board) -> None:
     board.store.take("a", uuid="u2")
     board.store.removed("a", "u1", how="force-unlock", removed_by="ann", why="hung", removed_at=5.0)

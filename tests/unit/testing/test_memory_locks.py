@@ -169,23 +169,6 @@ class TestRefusedPrograms:
         with pytest.raises(ValueError, match="no store that other processes reach"):
             open_store(Settings(location=UrlLocation("theirs://x")))
 
-    @pytest.mark.parametrize(
-        "words",
-        [
-            ["unlocker", "--url", "memory://"],
-            ["mutexdash", "--url", "memory://"],
-            ["lockclient.cli.main", "ls", "--url", "memory://"],
-        ],
-        ids=" ".join,
-    )
-    def test_services_and_command_refuse_a_memory_store(self, words: list[str]) -> None:
-        code = f"from {words[0]} import main; main()"
-        if "." not in words[0]:
-            code = f"from {words[0]}.cli import main; main()"
-        done = run_to_end(sys.executable, "-c", code, *words[1:], status=None)
-        assert done.returncode == 2, done.stderr
-        assert "exclude nobody in another process" in " ".join(done.stderr.split())
-
     def test_a_forked_child_gets_an_error(self, clustermutex: MemoryLocks) -> None:
         program = """
 import os, sys, warnings

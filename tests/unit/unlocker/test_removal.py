@@ -71,29 +71,6 @@ def test_a_silent_lock_is_alerted_on_then_removed_with_a_record(site: Site) -> N
     assert "no heartbeat" in site.do(push)
 
 
-def test_a_pushed_lock_stays_and_a_silent_one_is_removed(site: Site) -> None:
-    service = site.unlocker()
-    held = site.take("a", alert=2, unlock=4)
-    for _ in range(20):
-        site.run(1)
-        site.do(lambda: held.alive(force=True))
-    pushed_at = site.wall
-    assert service.figures()["clustermutex_alerts_total"] == 0
-    gone(site, "a")
-    assert 3.9 < site.removed()["a"] - pushed_at < 6
-
-
-def test_a_lock_without_auto_unlock_is_alerted_on_and_never_removed(site: Site) -> None:
-    service = site.unlocker()
-    site.take("kept", alert=1)
-    site.take("goes", alert=1, unlock=9)
-    gone(site, "goes")
-    site.run(1)
-    assert site.read("locks/kept/")
-    assert ALERT("kept") in service.figures()
-    assert UNLOCK("kept") not in service.figures()
-
-
 def test_a_lock_released_in_time_is_not_removed(site: Site) -> None:
     service = site.unlocker()
     site.do(site.take("a", alert=2, unlock=4).release)

@@ -51,15 +51,6 @@ def test_two_names_never_share_a_key(one: str, other: str) -> None:
             assert end <= start or stop <= first
 
 
-@given(names)
-def test_an_encoded_name_is_decoded_back(name: str) -> None:
-    segment = encode(name)
-    assert decode(segment) == name
-    assert set(segment) <= set("%-._~") | {
-        chr(number) for number in range(128) if chr(number).isalnum()
-    }
-
-
 @given(names, st.sampled_from(SUBKEYS), names)
 def test_a_key_is_parsed_back(name: str, part: str, uuid: str) -> None:
     keys = SPACE.keys_of(name)
