@@ -65,7 +65,7 @@ class Service:
     Args:
         clock, ticks: the wall clock and the monotonic clock, for tests.
         background: whether threads keep the snapshot up to date; tests call `poll()` instead.
-        rest: see `Live`.
+        reuse_factor: see `Live`.
     """
 
     def __init__(

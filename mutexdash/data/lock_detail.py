@@ -38,7 +38,7 @@ class Detail:
 
     Attributes:
         holder: None: it is free; with its backtrace if `complete`.
-        line: the number of waiters; if `complete` with the first of them.
+        queue: the number of waiters; if `complete` with the first of them.
         removal: the newest recorded removal of one of its holders.
         shown: all that the page shows of the lock, from the table.
         trouble: a sentence on why the store could not be asked; empty if it was.
@@ -50,7 +50,7 @@ class Detail:
 
     name: str
     holder: Holder | None
-    line: WaitQueue
+    queue: WaitQueue
     removal: Removal | None
     shown: object
     trouble: str = ""
@@ -69,7 +69,7 @@ def known(name: str, dated: DatedSnapshot, table: Table) -> Detail:
     """Return what the table knows, without asking the store."""
     row = table.row(name)
     holder = row.holder if row else None
-    line = table.queue_length(name)
+    queue = table.queue_length(name)
     snapshot = dated.snapshot
     removal = next((gone for gone in snapshot.removals if gone.holder.name == name), None)
     deadlock = snapshot.waits.by_lock.get(name)
@@ -78,9 +78,9 @@ def known(name: str, dated: DatedSnapshot, table: Table) -> Detail:
     # Nothing of other locks is in `shown`: on a busy cluster, viewers of a quiet lock get 304.
     status = status_of(holder, dated.judged_at, deadlock=deadlock is not None) if holder else None
     earliest = removed_from(holder, snapshot.unlockers.values()) if holder else None
-    shown = holder, status, line, removal, clocks, deadlock, earliest
+    shown = holder, status, queue, removal, clocks, deadlock, earliest
     facts: dict[str, Any] = {"deadlock": deadlock, "clocks": clocks, "removed_from": earliest}
-    return Detail(name, holder, WaitQueue(line.waiting), removal, shown, **facts)
+    return Detail(name, holder, WaitQueue(queue.waiting), removal, shown, **facts)
 
 
 def complete(
@@ -100,13 +100,13 @@ def complete(
     patience = Deadline.after(_REQUEST_TIMEOUT_S)
     try:
         seen = store.ask(Read(detail.name, uuid), patience)
-        line = store.wait_queue(detail.name, MAX_WAITERS, patience)
+        queue = store.wait_queue(detail.name, MAX_WAITERS, patience)
         others = dict(_others(detail, store, patience))
     except (StoreUnavailable, StoreError) as error:
         return replace(detail, trouble=f"{where} could not be asked for it: {error}")
     assert isinstance(seen, ReadResult)
     removal = seen.removal or detail.removal
-    return replace(detail, holder=seen.holder, line=line, removal=removal, others=others)
+    return replace(detail, holder=seen.holder, queue=queue, removal=removal, others=others)
 
 
 def _others(

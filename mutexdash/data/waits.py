@@ -52,8 +52,8 @@ class Waits:
         return by_lock(self.deadlocks)
 
     @classmethod
-    def of(cls, lines: WaitQueues) -> Waits:
-        holders, tickets = lines.holders(), lines.tickets
+    def of(cls, queues: WaitQueues) -> Waits:
+        holders, tickets = queues.holders(), queues.tickets
         found = deadlocks(holders, tickets)
         stuck = {ticket.uuid for deadlock in found for ticket in deadlock.waits}
         # By the store's order of tickets, which no waiter's clock moves.
@@ -61,7 +61,7 @@ class Waits:
             WaiterRow(ticket, holders.get(ticket.name), ticket.uuid in stuck)
             for ticket in sorted(tickets, key=attrgetter("revision"))
         ]
-        return cls(waits, found, lines.total, lines.heads, lines.unread)
+        return cls(waits, found, queues.total, queues.heads, queues.unread)
 
     def select(self, query: Query) -> Page:
         search = query.search
@@ -79,7 +79,7 @@ class WaiterPoller(Loop):
 
     def __init__(self, table: Table, store: ServiceStore) -> None:
         self._table = table
-        self._lines = WaitQueues(table, store)
+        self._queues = WaitQueues(table, store)
         self._waits = Waits()
         super().__init__("reading of the waiters", _POLL_INTERVAL_S, self.poll)
 
@@ -90,6 +90,6 @@ class WaiterPoller(Loop):
     def poll(self) -> None:
         if self._table.ready():
             with suppress(ClusterMutexError):  # the last reading stays
-                self._lines.poll(_REQUEST_TIMEOUT_S)
-            waits = Waits.of(self._lines)  # a holder may have changed without its queue
+                self._queues.poll(_REQUEST_TIMEOUT_S)
+            waits = Waits.of(self._queues)  # a holder may have changed without its queue
             self._waits = self._waits if waits == self._waits else waits

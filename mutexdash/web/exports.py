@@ -24,7 +24,7 @@ from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.request_types import Read
 from lockclient.text.escaping import cell
 from mutexdash.data.list_parameters import Query
-from mutexdash.web.context import dashboard
+from mutexdash.web.context import Dashboard, dashboard
 
 blueprint = Blueprint("exports", __name__)
 
@@ -41,11 +41,17 @@ class _TooLarge(Exception):
     """An export is larger than an answer may be."""
 
 
-def read_removal(name: str, uuid: str) -> Removal:
-    """Return the removal record of a holder; 404 if there is none, 503 if it can't be read."""
+def _readable_board() -> Dashboard:
+    """Return the dashboard; 503 while its store is unreachable or silent."""
     board = dashboard()
     if board.dated_snapshot().outdated_since is not None:
-        abort(503, f"{board.store.can.display_name} is unreachable: the record can't be read now.")
+        abort(503, f"{board.store.can.display_name} is unreachable: no record can be read now.")
+    return board
+
+
+def read_removal(name: str, uuid: str) -> Removal:
+    """Return the removal record of a holder; 404 if there is none, 503 if it can't be read."""
+    board = _readable_board()
     try:
         seen = board.store.ask(Read(name, uuid), Deadline.after(2.0)) if uuid else None
     except (StoreUnavailable, StoreError) as error:
@@ -68,9 +74,7 @@ def removed_json() -> Response:
 
 def _sent(kind: str, mimetype: str, write: _Writer) -> Response:
     query = Query.read(request.args, ("q",))
-    board = dashboard()
-    if board.dated_snapshot().outdated_since is not None:
-        abort(503, f"{board.store.can.display_name} is unreachable: the records can't be read now.")
+    _readable_board()
     if not _one_at_a_time.acquire(blocking=False):
         raise ServiceUnavailable("Another export is being made: try again shortly.", retry_after=10)
     try:

@@ -70,8 +70,8 @@ def lock(name: str | None = None) -> Response:
             abort(404, f"Nobody holds the lock {name!r}.")
         circle = detail.deadlock.seen_from(name) if detail.deadlock else ()
         status = status_of(asked.holder, dated.judged_at, deadlock=bool(circle))
-        facts = whole_lock(asked.holder, status, asked.line.first, circle)
-        facts["waiters"] = asked.line.waiting if board.store.can.queue else None
+        facts = whole_lock(asked.holder, status, asked.queue.first, circle)
+        facts["waiters"] = asked.queue.waiting if board.store.can.queue else None
         return jsonify(facts)
 
     return respond((dated.shown(), detail.shown), whole)

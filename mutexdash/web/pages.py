@@ -258,7 +258,7 @@ def _common() -> dict[str, Any]:
         "dated": None,  # on error pages; the others give their own
         "can": board.store.can,
         "poll": board.store.poll,
-        "no_line": f"{board.store.can.display_name} has no queue: waiters poll for the lock on "
+        "no_queue": f"{board.store.can.display_name} has no queue: waiters poll for the lock on "
         "their own, in no order, and nothing shows them.",
         "columns": [
             column for column in _COLUMNS if board.store.can.queue or column.kind is not QUEUE

@@ -19,13 +19,11 @@ _GZIP_WINDOW: Final = 31
 _COMPRESSED: Final = (
     "application/json",
     "application/yaml",
-    "text/html",
-    "text/css",
-    "text/plain",
-    "text/javascript",
     "application/javascript",
     "image/svg+xml",
+    "text/",
 )
+"""Prefixes of the types of answers that are compressed."""
 
 
 class Passing(Response):
@@ -57,7 +55,7 @@ def respond(shown: object, make: Callable[[], Response | str]) -> Response:
 
 def compress(response: Response) -> Response:
     """Compress an answer if that saves bytes and the viewer accepts it."""
-    if response.status_code != 200 or response.mimetype not in _COMPRESSED:
+    if response.status_code != 200 or not (response.mimetype or "").startswith(_COMPRESSED):
         return response
     response.vary.add("Accept-Encoding")
     # An export is large and sent once.
