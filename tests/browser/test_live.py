@@ -213,7 +213,7 @@ def test_banners_come_and_go(own_etcd: Etcd, own_store: Any, viewer: Viewer) -> 
         expect(unlocker).to_be_hidden(timeout=SOON)
         own_etcd.stop()
         expect(away).to_be_visible(timeout=SOON)
-        expect(page.locator("main.away tbody tr")).to_contain_text("held")
+        expect(page.locator("main.outdated tbody tr")).to_contain_text("held")
         own_etcd.start()
         expect(away).to_be_hidden(timeout=60_000)
         assert marked(page)
