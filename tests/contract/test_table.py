@@ -128,17 +128,6 @@ class TestOthers:
         for table in (followed, found):
             wait_until(lambda: table.waiters() == {}, what="nobody")  # noqa: B023 - not kept
 
-    def test_announcements_appear_change_and_disappear(
-        self, watcher: Watcher, writer: ServiceStore
-    ) -> None:
-        table = watcher.table
-        for value in ('{"ttl": 60}', '{"ttl": 61}'):
-            revision = writer.announce("u", value, 60, soon())
-            wait_until(lambda: table.unlockers() == {"u": value}, what="the sign")  # noqa: B023
-            wait_until(lambda: table.revision >= revision, what="its revision")  # noqa: B023
-        writer.withdraw_announcement("u", soon())
-        wait_until(lambda: table.unlockers() == {}, what="its end")
-
 
 class TestRemovals:
     def test_each_removal_is_reported_once(

@@ -101,12 +101,6 @@ class TestOneAcquisition:
             assert first is not None
             wait_until(lambda: (held.record.alive_at or 0) > first + 0.1, what="pushes")
 
-    def test_any_thread_may_release_the_only_acquisition(self, store: MemoryStore) -> None:
-        mutex = ClusterMutex(NAME, store=store)
-        with mutex:
-            in_thread(mutex.release)
-            assert taken(store) is None
-
     def test_a_manual_exit_ends_only_the_acquisition_of_its_enter(self, store: MemoryStore) -> None:
         mutex = ClusterMutex(NAME, store=store)
         mutex.__enter__()

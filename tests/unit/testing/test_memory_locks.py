@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from lockclient import (
-    AsyncClusterMutex,
     ClusterMutex,
     ClusterMutexError,
     LockLost,
@@ -102,15 +100,6 @@ class TestLoss:
             assert clustermutex.held() == ["x"]
         wait_until(lambda: told, what="on_lost")
         assert told[0].removal is not None
-
-    def test_a_task_knows_as_well(self, clustermutex: MemoryLocks) -> None:
-        async def work() -> None:
-            async with AsyncClusterMutex("x") as held:
-                clustermutex.expire("x")
-                await held.alive()
-
-        with pytest.raises(LockLost):
-            asyncio.run(work())
 
     def test_a_free_lock_can_not_expire(self, clustermutex: MemoryLocks) -> None:
         with pytest.raises(ClusterMutexError, match="Nobody holds the lock 'x'"):

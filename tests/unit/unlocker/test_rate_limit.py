@@ -100,8 +100,3 @@ class TestTheFlag:
         found = CliRunner().invoke(main, ["--listen", "127.0.0.1:0", "--max-removals", text])
         assert found.exit_code == 2
         assert "neither a number from 1 on nor `off`" in found.output
-
-    def test_max_removals_can_come_from_the_environment(self) -> None:
-        found = CliRunner().invoke(main, [], env={"UNLOCKER_MAX_REMOVALS": "many"})
-        assert found.exit_code == 2
-        assert "'many' is neither" in found.output
