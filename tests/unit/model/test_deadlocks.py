@@ -38,10 +38,6 @@ def test_two_actors_that_wait_for_each_other_are_a_cycle() -> None:
     assert found(holders, wait("y", "A"), wait("z", "B")) == []
 
 
-def test_a_thread_that_waits_for_its_own_lock_is_no_cycle() -> None:
-    assert found(held(x="A"), wait("x", "A")) == []
-
-
 def test_a_longer_cycle_is_found_from_each_start() -> None:
     holders = held(a="1", b="2", c="3")
     waits = [wait("b", "1"), wait("c", "2"), wait("a", "3"), wait("a", "outside")]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from click.testing import CliRunner
 
@@ -78,14 +76,6 @@ def test_the_limit_disengages_after_a_minute_without_a_withheld_removal(
     assert ["off again" in text for text in told] == [False, True]
     limit.withhold(1, 10)
     assert caplog.text.count("The rate limit holds locks back") == 2
-
-
-def test_without_a_limit_everything_passes() -> None:
-    limit = RateLimit(None)
-    limit.count(keys(10_000))
-    assert limit.unlimited
-    assert not limit.is_full(0)
-    assert limit.state(0).limit == math.inf
 
 
 class TestTheFlag:
