@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Final, Protocol
 
 from lockclient.errors import StoreError
-from lockclient.stores.password_file import read_password
 from lockclient.text.url import check_endpoint, check_no_user, check_readable, split_url
 
 _OF_LOCKS: Final = {"code", "locks", "queue", "released", "removed", "withdrawn"}
@@ -89,7 +88,7 @@ class Servers:
         if self.password is not None and self.password_file is not None:
             raise ValueError(f"Give {variable} or {variable}_FILE, not both.")
         if self.password_file is not None:
-            read_password(self.password_file)
+            self._read_file(self.password_file)
         elif self.user is not None and self.password is None:
             raise ValueError(f"A user was given without a password ({variable}).")
 
@@ -118,9 +117,15 @@ class Servers:
         if self.password_file is None:
             return self.password
         try:
-            return read_password(self.password_file)
+            return self._read_file(self.password_file)
         except ValueError as error:
             raise StoreError(f"{self.VARIABLES}_PASSWORD_FILE: {error}", passing=True) from None
+
+    @staticmethod
+    def _read_file(path: str) -> str:
+        from lockclient.stores.password_file import read_password  # few programs have one
+
+        return read_password(path)
 
 
 def make_texts_exact(location: Any) -> None:

@@ -175,7 +175,7 @@ def sent(board: Board, **more: str) -> Any:
     return board.post("/locks/a/force-unlock", data=FIELDS | more, headers=headers)
 
 
-def test_a_lock_of_a_newer_format_needs_confirmation(board: Board) -> None:
+def test_a_person_can_remove_a_lock_of_a_newer_format(board: Board) -> None:
     board.store.take("a", uuid="u1", format=2)
     assert "its format 2 is newer" in board.html("/locks/a/force-unlock?uuid=u1")
     assert sent(board).status_code == 303
