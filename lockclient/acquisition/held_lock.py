@@ -1,9 +1,9 @@
 """`HeldLock`: the object that `acquire()` returns; everything in it that sends no request.
 
 The mutex refers to the HeldLock, and the HeldLock to `on_lost`. Background threads refer to the
-HeldLock weakly.
-So a HeldLock that the program can't release any more is garbage-collected. Then its heartbeats end,
-the lock stays in the store until its auto-unlock, and a warning names the line that acquired it.
+HeldLock weakly. So a HeldLock that the program can't release any more is garbage-collected. Then
+its heartbeats end, the lock stays in the store until its auto-unlock, and a warning names the line
+that acquired it.
 """
 
 from __future__ import annotations

@@ -43,9 +43,9 @@ from lockclient.threads.log_queue import get_logger
 
 log = get_logger(__name__)
 
-_MAX_SPLITS: Final = 4
-"""Retries after a split vote, in which no taker can get a majority, before the take is refused;
-also rounds without a decision before the take is refused for a uuid that may hold the lock."""
+_MAX_FAILED_TRIES: Final = 4
+"""Tries with a split vote, in which no taker can get a majority, before the take is refused. Also
+tries without a decision, before the take is refused for a uuid that may hold the lock."""
 _SPLIT_PAUSES: Final = (2.0, 1.0, 16.0)
 """Arguments of `Backoff` for the pauses before retries after a split vote; unit: `round_s`."""
 EXPIRED_TEXT: Final = "It expired: no heartbeat for its whole time, by the servers' clocks."
@@ -92,13 +92,13 @@ class Taking:
             if not quorum.can_agree(answers, *GRANTED):
                 splits += 1
                 has_time = deadline.remaining() >= MIN_ROUND_S
-                if splits > _MAX_SPLITS or not has_time or self.delivery.is_given_up:
+                if splits > _MAX_FAILED_TRIES or not has_time or self.delivery.is_given_up:
                     return Refused(None, 0)
                 split_pauses = split_pauses or Backoff(*_SPLIT_PAUSES)
                 time.sleep(split_pauses.next() * rounds.servers.round_s)
                 continue
             undecided += 1
-            if undecided > _MAX_SPLITS and len(answers) >= quorum.majority:
+            if undecided > _MAX_FAILED_TRIES and len(answers) >= quorum.majority:
                 may_hold = quorum.may_hold(map(_holder, answers.values()))
                 if may_hold is not None:  # the servers that did not answer have failed
                     return Refused(may_hold, revision_of(may_hold, 0))
