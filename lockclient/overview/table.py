@@ -44,7 +44,7 @@ from lockclient.threads.reentry import mark_thread
 
 log = get_logger(__name__)
 
-READING_TIMEOUT_S = 1800.0
+LOAD_TIMEOUT_S = 1800.0
 """Timeout of a full load. The store has its own, much shorter timeout for each page."""
 MAX_TRANSITIONS_PER_CALL = 1000
 """Maximum number of a load's transitions that a listener gets in one call."""
@@ -226,7 +226,7 @@ class Table:
     def _go_on(self, complete: bool) -> bool:
         if not complete:
             self._loading, self._page_at = True, monotonic()
-            self._load(Deadline.after(READING_TIMEOUT_S))
+            self._load(Deadline.after(LOAD_TIMEOUT_S))
             self._missed = False  # after listeners got the rows with restarted timers
             self._troubles.succeeded(READ)
         watch = self._store.follow(self.revision + 1, self._backlog.put)
