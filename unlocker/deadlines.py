@@ -92,6 +92,7 @@ class Deadlines:
         self._found: set[str] = set()
         self._carried_over: set[str] = set()
         self._stamps: list[tuple[float, str]] = []
+        self._limited: set[str] = set()  # locks with a `max_hold`
         self._needs_clock_check = False
         # Only locks that are not OK: counting and listing them does not walk all locks.
         self._by_state: dict[str, set[str]] = {state: set() for state in STATES if state != OK}
@@ -179,6 +180,16 @@ class Deadlines:
                     self._carried_over.add(name)
             return len(self._carried_over)
 
+    def held_too_long(self, wall: float) -> list[tuple[Holder, float]]:
+        """Return the holders beyond their `max_hold`, and since when; the longest first.
+
+        They need not be past their alert: an endless loop may send heartbeats.
+        """
+        with self._lock:
+            holders = [self._items[name].row.holder for name in self._limited]
+        found = [(holder, at) for holder in holders if (at := holder.too_long_at) and at < wall]
+        return sorted(found, key=lambda item: item[1])
+
     def needs_clock_check(self) -> bool:
         """Return whether the next clock check may decide about a lock."""
         return self._needs_clock_check
@@ -232,6 +243,7 @@ class Deadlines:
             self._alerted,
             self._found,
             self._carried_over,
+            self._limited,
             *self._by_state.values(),
         ):
             names.discard(name)
@@ -247,6 +259,8 @@ class Deadlines:
         if row.found and times.due != NEVER and stamp is not None:
             self._found.add(name)
             heapq.heappush(self._stamps, (stamp, name))
+        if row.holder.max_hold is not None:
+            self._limited.add(name)
         if row.holder.by_distance:
             self._by_clock.add(name)
         if times.alert is None or times.guessed:

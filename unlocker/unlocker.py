@@ -208,7 +208,7 @@ class Unlocker:
         yield from gauges.past_alert_gauges(past_alert, failing)
         yield from self._recent_removals.gauges(self._table.removals()[:MAX_LISTED])
         yield from self._unclaimed.gauges()
-        yield from gauges.held_too_long_gauges(self._table)
+        yield from gauges.held_too_long_gauges(self._deadlines.held_too_long(time.time()))
         yield from self.metrics.skews.gauges()
         yield gauge_by_label(
             "clustermutex_unlocker_notifications_failing",

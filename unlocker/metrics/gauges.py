@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 
 from lockclient.model.auto_unlock import NEVER, ClockCheck
 from lockclient.model.clocks import Now
+from lockclient.model.holder import Holder
 from lockclient.overview.table import Table
 from lockclient.service.metrics import gauge_by_label
 from unlocker.deadlines import CARRIED_OVER_AFTER_S, Deadlines, PastAlert
@@ -130,15 +131,8 @@ def past_alert_gauges(past_alert: PastAlert, failing: Collection[str]) -> Iterat
     )
 
 
-def held_too_long_gauges(table: Table) -> Iterator[Metric]:
-    """Yield the locks that are held for longer than their own `max_hold`, by the holder's clock.
-
-    They need not be past their alert: an endless loop may send heartbeats.
-    """
-    now = time.time()
-    holders = [row.holder for row in table.rows().values() if row.held]
-    found = [(holder, at) for holder in holders if (at := holder.too_long_at) and at < now]
-    found.sort(key=lambda item: item[1])
+def held_too_long_gauges(found: Sequence[tuple[Holder, float]]) -> Iterator[Metric]:
+    """Yield gauges of `Deadlines.held_too_long`, by the holders' clocks."""
     yield GaugeMetricFamily(
         "clustermutex_locks_held_too_long",
         "Locks that are held for longer than their max_hold.",
