@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from lockclient.cli.scripts.error_lines import not_held, print_message
 from lockclient.cli.scripts.lock_options import held_lock_arguments
+from lockclient.cli.scripts.script_errors import not_held, print_message
 from lockclient.cli.store_access import opened_store
 from lockclient.model.clocks import Deadline, Now, Runtime
 from lockclient.model.holder import Holder

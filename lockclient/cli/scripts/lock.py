@@ -16,8 +16,8 @@ from typing import Any
 import click
 
 from lockclient.cli.exit_status import OUTPUT, status_of_error
-from lockclient.cli.scripts.error_lines import Failure
 from lockclient.cli.scripts.lock_options import ANY_LOCK_NAME, lock_options
+from lockclient.cli.scripts.script_errors import Failure
 from lockclient.cli.scripts.shell_mutex import ShellMutex, ending_cleanly, environment_of
 from lockclient.cli.scripts.signals import Signals
 from lockclient.cli.scripts.stderr_log import WarningLog

@@ -6,7 +6,7 @@ import click
 
 from lockclient.cli.exit_status import CONFLICT
 from lockclient.cli.options import Duration, LockName, store_options
-from lockclient.cli.scripts.error_lines import checked_name
+from lockclient.cli.scripts.script_errors import checked_name
 from lockclient.model.clocks import AUTO
 from lockclient.service.service_flags import with_options
 

@@ -17,10 +17,10 @@ import click
 from lockclient.cli.exit_status import LOST, NOT_EXECUTABLE, NOT_FOUND
 from lockclient.cli.options import Duration
 from lockclient.cli.scripts.child_processes import Child
-from lockclient.cli.scripts.error_lines import Failure
 from lockclient.cli.scripts.heartbeats import follow_pushes, push_after_output
 from lockclient.cli.scripts.lock_options import ANY_LOCK_NAME, lock_options
 from lockclient.cli.scripts.output_relay import Relay
+from lockclient.cli.scripts.script_errors import Failure
 from lockclient.cli.scripts.shell_mutex import ShellMutex, ending_cleanly, environment_of
 from lockclient.cli.scripts.signals import NOTIFIED, Signals, die_by_signal
 from lockclient.cli.scripts.stderr_log import WarningLog

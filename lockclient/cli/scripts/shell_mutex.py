@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from lockclient.acquisition.heartbeat_and_loss import Holding
 from lockclient.cli.exit_status import SIGNALLED, status_of_error
-from lockclient.cli.scripts.error_lines import Failure, print_message
+from lockclient.cli.scripts.script_errors import Failure, print_message
 from lockclient.cli.scripts.signals import Interrupted, Signals, die_by_signal
 from lockclient.cli.scripts.stderr_log import printing_wait_reports
 from lockclient.default_store import open_store

@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 
 from lockclient.acquisition import wait_report
-from lockclient.cli.scripts.error_lines import print_message
+from lockclient.cli.scripts.script_errors import print_message
 from lockclient.threads import log_queue
 
 STDERR = 2

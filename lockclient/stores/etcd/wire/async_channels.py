@@ -30,7 +30,8 @@ from lockclient.stores.common.async_bridge import by_thread
 from lockclient.stores.common.background import Background
 from lockclient.stores.etcd.lease import Lease
 from lockclient.stores.etcd.wire.channels import Channels
-from lockclient.stores.etcd.wire.failover import Connection, Endpoint, Tries
+from lockclient.stores.etcd.wire.connection import Connection
+from lockclient.stores.etcd.wire.failover import Endpoint, Tries
 from lockclient.stores.etcd.wire.rpc_methods import (
     AUTHENTICATE,
     Metadata,

@@ -19,9 +19,9 @@ from lockclient.errors import StoreError
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.wire import fork_safety
+from lockclient.stores.etcd.wire.connection import Connection
 from lockclient.stores.etcd.wire.failover import (
     FIRST_TRY_S,
-    Connection,
     Endpoint,
     Failover,
     Tries,

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
 
 import grpc
 
@@ -26,7 +25,6 @@ from lockclient.stores.common.network_errors import (
 from lockclient.stores.common.store_lifecycle import closed
 from lockclient.stores.etcd.errors import (
     ErrorKind,
-    answered,
     cause_of,
     diagnose,
     more_telling,
@@ -35,7 +33,7 @@ from lockclient.stores.etcd.errors import (
 )
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.wire import messages_pb2 as wire
-from lockclient.stores.etcd.wire.rpc_methods import Metadata, Method
+from lockclient.stores.etcd.wire.rpc_methods import Metadata
 from lockclient.stores.request_types import Delivery
 from lockclient.threads.log_queue import get_logger
 
@@ -47,8 +45,6 @@ MAX_TRY_S = 8.0
 """Seconds for any try."""
 COOL_DOWN_S = 1.0
 """Seconds after a failure in which a member is asked last."""
-RENEW_AFTER_S = 2.0
-"""Seconds for which a connection must have failed before it is replaced."""
 MAX_REASONS = 10
 """Reasons that are logged during one outage."""
 _NOT_ASKED = Cause(None, "the time was up before it could be asked")
@@ -101,42 +97,6 @@ class Endpoint:
     def metadata(self) -> Metadata | None:
         """Return the metadata of a request to this member."""
         return [("token", self.token)] if self.token else None
-
-
-class Connection:
-    """A connection to one member for one use, which is replaced when it fails for too long.
-
-    A gRPC channel reads certificate files when it is made, and keeps connecting to the addresses
-    that the member's name had before: only a new channel finds renewed files and a new address.
-    Threads may call at once: a note that another thread overwrites makes a channel one call later
-    or earlier.
-    """
-
-    made_at = 0.0
-    failing_since: float | None = None
-    """Since when connections were refused or broken without an answer in between."""
-
-    def stub(self, method: Method) -> Any:
-        """Return the function that makes a call."""
-        raise NotImplementedError
-
-    def renew(self, since: float) -> None:
-        """Connect again with the next call, unless that was done since this time."""
-        raise NotImplementedError
-
-    def note(self, error: grpc.RpcError) -> None:
-        """Note that a call ended with this error. (After an answer set `failing_since` to None.)
-
-        A call without an answer in time changes nothing: a slow member gets no new connections.
-        """
-        if answered(error):
-            self.failing_since = None
-        elif error.code() is grpc.StatusCode.UNAVAILABLE:
-            now = monotonic()
-            if self.failing_since is None:
-                self.failing_since = now
-            if now - max(self.failing_since, self.made_at) > RENEW_AFTER_S:
-                self.renew(now)
 
 
 class Failover:

@@ -15,9 +15,10 @@ import pytest
 from lockclient.errors import StoreClosed
 from lockclient.model.clocks import Deadline
 from lockclient.stores.etcd.location import EtcdLocation
-from lockclient.stores.etcd.wire import failover
+from lockclient.stores.etcd.wire import connection, failover
 from lockclient.stores.etcd.wire.channels import Borrowed
-from lockclient.stores.etcd.wire.failover import MAX_REASONS, Connection, Failover, Tries
+from lockclient.stores.etcd.wire.connection import Connection
+from lockclient.stores.etcd.wire.failover import MAX_REASONS, Failover, Tries
 from lockclient.stores.etcd.wire.rpc_methods import TXN
 from tests.simulation.members import Failed as Error
 from tests.support.fake_clock import FakeClock
@@ -34,7 +35,8 @@ LEADERLESS = Error(Code.UNAVAILABLE, "etcdserver: no leader")
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     made = FakeClock()
-    monkeypatch.setattr(failover, "monotonic", made)
+    for module in (connection, failover):
+        monkeypatch.setattr(module, "monotonic", made)
     return made
 
 
