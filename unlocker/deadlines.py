@@ -87,10 +87,9 @@ class Deadlines:
         self._undecided: set[str] = set()  # the next clock check may decide about these
         self._by_clock: set[str] = set()  # each clock check decides again when these are due
         self._alerted: set[str] = set()
-        # Locks with a due time whose last heartbeat was not seen; those of them that only a restart
-        # keeps; a heap of their stamps, so that a scrape does not walk all locks.
-        self._found: set[str] = set()
-        self._carried_over: set[str] = set()
+        self._found: set[str] = set()  # with a due time; the last heartbeat was not seen
+        self._carried_over: set[str] = set()  # of these, the ones that only a restart keeps
+        # A heap of the stamps of `_found`, so that a scrape does not walk all locks.
         self._stamps: list[tuple[float, str]] = []
         self._limited: set[str] = set()  # locks with a `max_hold`
         self._needs_clock_check = False
@@ -126,7 +125,7 @@ class Deadlines:
     def pop_due(self, now: float) -> DueLocks:
         """Pop and return the locks whose alert or removal time is at most `now` (monotonic).
 
-        Each alert and each removal is returned once.
+        No alert and no removal is returned twice.
         """
         progress = DueLocks([], [])
         with self._lock:

@@ -158,14 +158,14 @@ class Acquisition(Validity):
         self._ticket_revision, self._is_queue_short = 0, False
         self._watched: WatchTarget | None = None
         self._sent_at = 0.0
-        self._has_tried_identity = holder.identity is None
+        self._may_reclaim = holder.identity is not None  # once
         self.rival: Holder | None = None
         """The holder at the last read, if it has our identity and its process runs."""
         self._queued_since: float | None = None
 
     def begin(self, now: Now) -> Step:
         """Return the first request."""
-        if self._queue and self._has_ticket_lease and self._has_tried_identity:
+        if self._queue and self._has_ticket_lease and not self._may_reclaim:
             return self._join_queue(now)
         return self._ask(Take(self._stamped(now), delivery=self.delivery), now)
 
@@ -275,8 +275,8 @@ class Acquisition(Validity):
     def _refused(self, outcome: Refused, now: Now) -> Step:
         if outcome.uuid_spent:
             return self._spent(outcome, now)
-        if not self._has_tried_identity and outcome.holder is not None:
-            self._has_tried_identity = True
+        if self._may_reclaim and outcome.holder is not None:
+            self._may_reclaim = False
             return self._ask(Read(self.name), now)
         return self._join_queue(now) if self._queue else End.BUSY
 

@@ -26,16 +26,18 @@ GONE_SHOWN_S = 6.0
 _MAX_GONE = 50
 """Such rows, the newest."""
 _CLOCK_NOISE_S = 1.0
-"""The wall clock and the monotonic clock do not run alike."""
+"""Difference of the wall clock and the monotonic clock that counts as none, in seconds."""
 _SORTED_FROM = 20
-"""Where at most one row in so many has changed, it is moved alone; else all are sorted."""
+"""If at most one row in `_SORTED_FROM` has changed, these rows are moved; else all are sorted."""
 
 _urgency_of, _until_of = attrgetter("urgency"), attrgetter("until")
 
 
 class Rows:
-    """The rows of all locks; each is made again only when its lock has changed. One thread at a
-    time updates them."""
+    """The rows of all locks. A row is rebuilt only when its lock has changed.
+
+    One thread at a time updates them.
+    """
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -45,7 +47,7 @@ class Rows:
         self._shown: dict[str, Listed] = {}
         self._locks: list[Listed] = []
         self.until = inf
-        """The time up to which all rows stand as they do, or one before it."""
+        """A time up to which no row changes, if nothing is written."""
 
     def update(self, waits: Waits, wall: float) -> list[Listed]:
         """Return the rows at a wall-clock time, the most urgent first."""
@@ -54,7 +56,8 @@ class Rows:
         judged_at, rows, known = self._table.judged_at(wall), self._table.rows(), self._rows
         if judged_at < self._judged_at - _CLOCK_NOISE_S:  # the clock was put back
             known = {}
-        # Without a step of Python for each of tens of thousands of rows that are as before.
+        # The names whose row is another object than before. Written without a step of Python for
+        # each of tens of thousands of unchanged rows.
         changed = set(compress(rows, map(is_not, map(known.get, rows), rows.values())))
         if len(self._shown) + len(changed - self._shown.keys()) > len(rows):
             changed.update(filterfalse(rows.__contains__, self._shown))
@@ -136,7 +139,7 @@ class Snapshot:
         waiters, unlockers = table.waiters(), table.unlockers()
         gone = _gone(history, table, wall)  # before the rows: none of these is among them
         locks = rows.update(waits, wall)
-        # The most urgent come first: those behind the last one that is not well are `ok` alone.
+        # The most urgent come first, so all locks after `unwell` are `ok` and nothing else.
         unwell = bisect_left(locks, HEALTHY, key=_urgency_of)
         counts = Counter(word for lock in locks[:unwell] for word in lock.status.words)
         counts[OK] += len(locks) - unwell
@@ -168,7 +171,7 @@ class Snapshot:
         )
 
     def is_right_at(self, judged_at: float) -> bool:
-        """Tell whether all locks stand as they do here at a time, if nothing was written."""
+        """Return whether the snapshot is right at a time, if nothing was written since."""
         return self.judged_at - _CLOCK_NOISE_S <= judged_at <= self.until
 
     @property
@@ -184,8 +187,11 @@ class Snapshot:
         return query.page_of([gone for gone in self.removals if search.finds_removal(gone)])
 
     def select(self, query: Query, *, ended: bool = False) -> Page:
-        """Return a page of the locks, with `ended` also the rows of `gone` that belong between its
-        rows; those do not count, so that no other lock changes its page."""
+        """Return a page of the locks.
+
+        With `ended` it has also the rows of `gone` that sort between its rows. These rows do not
+        count, so no lock moves to another page.
+        """
         found, gone = _matching(self.locks, query), _matching(self.gone if ended else (), query)
         start, end = (query.page - 1) * query.per_page, query.page * query.per_page
         first = found[: end + 1] if query.sort == "state" else first_of(found, query.sort, end + 1)

@@ -4,22 +4,24 @@ Pure: no I/O, and no clock is read. The note is one value of the store, `<root>/
 and each write replaces only the version that its writer read (compare-and-swap). It is a JSON
 object:
 
-    urls    by the operator's name of each recipient: `by`, the unlocker whose attempt has no
-            outcome yet; `tried`, the names of the events in that attempt, or in the last one that
-            had no answer; `failed`, failed attempts since the last that worked; `unanswered`,
-            attempts at these events that had no answer; `more`, events that are only counted, by
-            kind; `since`, when the recipient was first configured, Unix seconds
-    events  in the order in which they are sent: `name`, `kind`, `line`, `at`, `revision`; `lock` of
-            an event that lasts until it has ended; `owed` and `told`, names of recipients
-    over    the tags of the last events that are over, one behind the other, so that an unlocker
-            that notices one later does not add it again
+    urls    one object for each recipient, by the operator's name of it:
+                by          the unlocker whose attempt has no outcome yet
+                tried       names of the events in that attempt, or in the last unanswered one
+                failed      failed attempts since the last successful one
+                unanswered  attempts at the `tried` events that had no answer
+                more        events of which only the number is sent, by kind
+                since       when the recipient was first configured, Unix seconds
+    events  in sending order: `name`, `kind`, `line`, `at`, `revision`; `owed` and `told`, names of
+            recipients; `lock`, only of an event that lasts until it ends
+    over    the tags of the newest finished events, concatenated: an unlocker that notices such an
+            event late does not add it again
 
 An unlocker writes an attempt before it sends. So its successor finds, if the sender dies
 
     before it added the event      nothing: each unlocker has noticed the event, and adds it
     before it wrote the attempt    the event, owed
     later, before the outcome      `tried`: it sends these in one message, marked `(again)`
-    after the outcome              the event told
+    after the outcome              the event in `told`
 
 An unlocker whose write had no answer reads the note again, which shows whether it was written.
 A lasting event is kept when all recipients have it. When it has ended, those that were owed
@@ -52,8 +54,9 @@ MAX_UNANSWERED = 3
 MAX_AGE_S = 86400.0
 """Seconds after which an event that is owed is only counted."""
 MAX_EVENTS = 1000
+"""Events in the note: of older ones only the number is sent."""
 _MAX_BYTES = MAX_NOTE_BYTES * 3 // 4
-"""Events, and bytes of the note: beyond these the oldest events are only counted."""
+"""Bytes of the note: of the oldest events beyond them only the number is sent."""
 MAX_OVER = 4000
 """Tags: more than the removals that an unlocker finds when it starts."""
 _MAX_URLS = 100
@@ -141,8 +144,10 @@ class NotificationNote:
             self.urls = dict([*{**first, **self.urls}.items()][:_MAX_URLS])
 
     def add(self, events: Iterable[Event]) -> int:
-        """Add events that are not known, owed to all recipients but those that were told; return
-        the number of events that are therefore only counted."""
+        """Add unknown events, owed to each recipient that was not notified of them.
+
+        Return the number of events of which now only the number is sent.
+        """
         over = {self.over[at : at + TAG_CHARS] for at in range(0, len(self.over), TAG_CHARS)}
         known = {event.name: event for event in self.events}
         new = 0
@@ -169,8 +174,10 @@ class NotificationNote:
         self.events.append(replace(event, line=line, owed=owed, told=[*event.told]))
 
     def end(self, ended: Mapping[str, str], now: float) -> int:
-        """Note that lasting events have ended: by name, the line for recipients or an empty text;
-        return the number of events that are therefore only counted."""
+        """Note that lasting events have ended; `ended`: by name, the line for recipients or "".
+
+        Return the number of events of which now only the number is sent.
+        """
         for place, event in enumerate([e for e in self.events if e.lock and e.name in ended]):
             event.lock, owed = "", [*event.owed, *event.told]
             if line := ended[event.name]:
@@ -200,8 +207,10 @@ class NotificationNote:
         return Attempt(events, dict(state.more), again=bool(tried))
 
     def settle(self, url: str, who: str, attempt: Attempt, outcome: str) -> int:
-        """Note the outcome of an attempt; return the number of events that are given up, because
-        the recipient never answers."""
+        """Note the outcome of an attempt; return the number of events that are not sent again.
+
+        After `MAX_UNANSWERED` attempts without an answer an event counts as sent.
+        """
         names, given_up = {event.name for event in attempt.events}, 0
         state = self.urls.get(url)
         if state is not None and state.by == who:
@@ -239,8 +248,7 @@ class NotificationNote:
         self._mark_sent(url, events)
 
     def _fit(self) -> int:
-        """Only count the oldest events while there are too many, or too long ones; return how
-        many."""
+        """Reduce the oldest events to their number while the note is too large; return how many."""
         dropped = 0
         while self.events and (len(self.events) > MAX_EVENTS or len(self.value()) > _MAX_BYTES):
             count = len(self.events)

@@ -1,15 +1,20 @@
 """Sends to one recipient the events that it is owed, in order, one message at a time.
 
-The sender of a recipient is the unlocker whose attempt has no outcome yet; else the oldest one
-whose announcement lists the recipient as working; else they take turns, by the number of failed
-attempts in the note. An unlocker counts only while its announcement can be seen and lists the
-recipient: it is left out when the unlocker is dead, or when its thread for that recipient is stuck.
+The sender of a recipient is, in this order:
+
+1. the unlocker whose attempt has no outcome yet;
+2. the oldest unlocker whose announcement lists the recipient as working;
+3. else the unlockers take turns, by the number of failed attempts in the note.
+
+An unlocker counts only while its announcement exists and lists the recipient. So a dead unlocker
+does not count, nor one whose thread for that recipient is stuck.
 
 Two unlockers may see different announcements for some seconds and both send. Each writes its
 attempt first, so that the later one's message is marked `(again)`.
 
 While the note can't be written, because the store does not answer, is full or refuses, each
-unlocker sends what it noticed itself, marked `(not coordinated)`. The note learns of that later.
+unlocker sends what it noticed itself, marked `(not coordinated)`, and adds that to the
+note later.
 """
 
 from __future__ import annotations
@@ -41,8 +46,8 @@ MIN_PAUSE_S, MAX_PAUSE_S = 5.0, 20.0
 """Seconds between two messages to a recipient: twice the last pause while more comes; the least
 after a message that names `MAX_LINES`."""
 RETRY_S, MAX_RETRY_S = 10.0, 120.0
-"""Seconds from one unlocker's attempt to its next one at a recipient that works for nobody: for
-each failed attempt, and at most."""
+"""Seconds between two attempts of one unlocker at a recipient that works for no unlocker: as many
+for each failed attempt; at most."""
 UNCOORDINATED_AFTER_S = 10.0
 """Seconds without a write of the note after which an unlocker sends what it noticed itself."""
 _TIMEOUT_S = 3.0
@@ -59,7 +64,7 @@ class SharedNote:
         self._lock = threading.Lock()
         self._read_at = float("-inf")
         self.note = NotificationNote()
-        """Nobody changes this object."""
+        """This object is replaced, never changed."""
         self.outage = Outage(
             log,
             "Unlockers agree on sent notifications again: the note can be written.",

@@ -1,7 +1,7 @@
 """Requests of a mutex as etcd transactions, each with the reader of its answer; no I/O.
 
-The table is in `docs/protocol.md`. Each may be sent twice (answers get lost): `Withdraw` and reads
-are idempotent; the others' comparisons fail after an earlier attempt, and `failure` reads its end.
+The table is in `docs/protocol.md`. A request may be sent twice: answers get lost. `Withdraw` and
+reads are idempotent; else the second sending's failure branch reads what the first one did.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Reader = Callable[[wire.TxnAnswer], wire.RangeAnswer]
 """Takes the answer of a branch; returns the answer of one of its range operations."""
 
 
-class Plan(SimpleNamespace):  # made without a call of Python's, as two are in each cycle
+class Plan(SimpleNamespace):  # its constructor is C code: two plans are made in each cycle
     """One request: the transaction to send, and the function that reads its answer.
 
     Attributes:
@@ -71,11 +71,11 @@ def _take_or_queue(keyspace: Keys, request: request_types.TakeOrQueue) -> Plan:
     txn.compare.add(target=VERSION, key=keys.tombstone(uuid), version=0)
     _put_holder(txn.success, keys, request.holder)
     # Nested: if an earlier sending took the lock, this one must not queue behind it.
-    free = txn.failure.add().txn
-    free.compare.add(target=VALUE, key=keys.uuid, value=uuid.encode())
-    earlier = _get(free.success, keys.uuid)
+    ours = txn.failure.add().txn
+    ours.compare.add(target=VALUE, key=keys.uuid, value=uuid.encode())
+    earlier = _get(ours.success, keys.uuid)
     # Nested again: if the acquisition was withdrawn or removed meanwhile, it must not queue.
-    queue = free.failure.add().txn
+    queue = ours.failure.add().txn
     queue.compare.add(target=VERSION, key=keys.tombstone(uuid), version=0)
     put = _put(queue.success, keys.ticket(uuid), request.ticket.value())
     holder, ticket = _get(queue.success, keys.uuid), _get(queue.success, keys.ticket(uuid))
@@ -121,7 +121,7 @@ def _get_position(keyspace: Keys, request: request_types.GetPosition) -> Plan:
 
     def read(answer: wire.TxnAnswer, _resent: bool) -> Outcome:
         own, found = ticket(answer).kvs, ahead(answer).kvs
-        stands = bool(own) and own[0].create_revision == request.ticket_revision
+        queued = bool(own) and own[0].create_revision == request.ticket_revision
         predecessor, is_unsure = segment_of(found[0].key) if found else None, False
         if request.predecessor_deleted_at is not None:
             # If the transaction that deleted the predecessor's ticket put its uuid into the lock,
@@ -132,7 +132,7 @@ def _get_position(keyspace: Keys, request: request_types.GetPosition) -> Plan:
         elif request.predecessor is not None:  # a later ticket may have the same name
             is_unsure = not found or found[0].create_revision > request.ticket_revision
         revision = answer.header.revision
-        return outcomes.Position(stands, predecessor, _value(holder(answer)), revision, is_unsure)
+        return outcomes.Position(queued, predecessor, _value(holder(answer)), revision, is_unsure)
 
     return Plan(txn=txn, read=read)
 
@@ -150,8 +150,8 @@ def _claim(keyspace: Keys, request: request_types.Claim) -> Plan:
         outcome = _read_taken(uuid, holder, answer, resent)
         if isinstance(outcome, outcomes.Taken):
             return outcome
-        stands = any(kv.create_revision == request.ticket_revision for kv in own(answer).kvs)
-        return replace(outcome, ticket=stands)
+        queued = any(kv.create_revision == request.ticket_revision for kv in own(answer).kvs)
+        return replace(outcome, ticket=queued)
 
     return Plan(txn=txn, read=read)
 

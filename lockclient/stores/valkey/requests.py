@@ -32,27 +32,28 @@ holder's deadline does not move. The holder never reuses the number of an unconf
 push has a higher number. So readers do not take a server that executed only the unconfirmed push
 for one that is up to date, and a server that has the next push refuses the late one. Another
 process that pushes for the same uuid does not use the number either: numbers are the time in
-milliseconds (`keys.following`). Only if two of them push within one millisecond, or by clocks that
-differ by more than the time between them, and the first reached a minority alone, may the second be
-taken for it; of one number the later stamps are read.
+milliseconds (`keys.following`). Two processes can use one number only if they push within one
+millisecond, or if their clocks differ by more than the time between their pushes. If the first push
+reached a minority only, readers then can't distinguish the two; of equal numbers the later stamps
+are read.
 
 **4. A removal on a minority** is not done as long as a majority names the holder; then its records
 are deleted again. When no majority does any more, the lock has ended, and the records say who
-removed it: each server has that of its own remover. The record on most servers counts, and of two
-on as many the smaller one: two removers that share a bare majority ask the same servers and so
-agree on it. The remover whose record lost replaces its own record by the winning one. It never
-changes the winning record. So every later count gives the same winner, and at least one record
-remains even if a remover crashes in between. Exception: if each of two removers reached servers
-that the other did not reach, both may report success, or each may report that the other one removed
-the lock. Where a majority has neither lock nor record, the holder released it, and nobody removed
-it.
+removed it: each server has the record of its own remover. The record on most servers wins; of two
+records on equally many servers the smaller one wins. Two removers that share a bare majority ask
+the same servers, so they agree on the winner. The remover whose record lost replaces its own record
+by the winning one. It never changes the winning record. So every later count gives the same winner,
+and at least one record remains even if a remover crashes in between. Exception: if each of two
+removers reached servers that the other did not reach, both may report success, or each may report
+that the other one removed the lock. Where a majority has neither lock nor record, the holder
+released it, and nobody removed it.
 
 **5. A process that is killed** between take and answer leaves a lock as if it had been killed a
 moment later; in the middle of a take it leaves some keys, which expire: *each* take has an expiry.
-A second round removes that of a lock that is never auto-unlocked, and the lock is taken only when a
-majority has done so. A process that is killed then had a majority; the next taker deletes what a
-minority still has of it (`Taking._purge_stale`). So the key need not expire, and a silent holder
-that is never to be auto-unlocked does not lose its lock with time.
+A second round removes the expiry of a lock that is never auto-unlocked; the lock is taken only when
+a majority has removed it. If the process is killed then, it had a majority. The next taker deletes
+keys of it that only a minority still has (`Taking._purge_stale`). So the key need not expire, and a
+silent holder that is never to be auto-unlocked does not lose its lock with time.
 
 **6. Restored votes.** Servers are patched one after the other, and a restarted one may have
 forgotten each lock: without this a lock held for weeks would end with the third server of five. So
@@ -152,7 +153,7 @@ def _memory(delivery: Delivery | None) -> OwnLock:
     return own
 
 
-# ---------------------------------------------------------------- having
+# ---------------------------------------------------------------- holding
 
 
 def _push(rounds: Rounds, request: request_types.Push) -> Plan[Outcome]:
@@ -206,7 +207,7 @@ def _restore_votes(
     late_s = min(_MAX_LATE_S, _MAX_LATE_S if unlock_at is None else unlock_at - time.time())
     if not empty or late_s <= 0 or not (fields := _confirmed(rounds, request, push, answers)):
         return
-    keys, before = rounds.keys, own.sent
+    keys, requests_before = rounds.keys, own.sent
     where = keys.server, keys.lock(name), keys.tombstone(name, uuid), keys.record(name, uuid)
     what = fields["take"], fields["expiry"], *(text for pair in fields.items() for text in pair)
     commands = {
@@ -214,19 +215,21 @@ def _restore_votes(
         for i, now in empty.items()
     }
     result = rounds.servers.ask(commands, Deadline.after(GRACE_S))
-    if before is None:  # another process has taken the lock, and releases it
+    if requests_before is None:  # another process has taken the lock, and releases it
         return
     for i, sent in result.sent.items():
-        before.setdefault(i, []).append(sent)
-    if own.sent is not before:  # released meanwhile
+        requests_before.setdefault(i, []).append(sent)
+    if own.sent is not requests_before:  # released meanwhile
         rounds.undo_queue.add(commands, rounds.drop(name, uuid, "all", tombstone=True))
 
 
 def _confirmed(
     rounds: Rounds, request: request_types.Push, push: int, answers: Answers
 ) -> dict[str, str]:
-    """Return the lock's fields as of this push, from a server that confirmed it; none: a later push
-    was written since."""
+    """Return the lock's fields as of this push, from a server that confirmed it.
+
+    The result is empty if a later push was written since.
+    """
     confirming = [i for i, reply in answers.items() if reply.kind == "pushed"]
     command = rounds.reading(request.name, whole=True)
     commands = dict.fromkeys(confirming, command)
@@ -279,8 +282,8 @@ def _deletion(
             for i in rounds.all:
                 sent = sent_to.get(i, ())
                 # After this answer a take may arrive, or a push restore the vote.
-                owed = [one for one in sent if one not in settled] if i in answers else sent
-                rounds.undo_queue.add_when_answered(i, owed, drop, tombstone)
+                pending = [one for one in sent if one not in settled] if i in answers else sent
+                rounds.undo_queue.add_when_answered(i, pending, drop, tombstone)
         _publish(rounds, name, uuid, answers)
         return Done(0)
 
@@ -341,16 +344,16 @@ def _remove(rounds: Rounds, request: request_types.Remove) -> Plan[Outcome]:
     )
 
     def enough(answers: Answers) -> bool:
-        impossible = not count(answers, "dropped") and not quorum.can_agree(answers, "dropped")
-        return impossible or quorum.holder_named(uuid, answers)[0]
+        can_remove = count(answers, "dropped") or quorum.can_agree(answers, "dropped")
+        return not can_remove or quorum.holder_named(uuid, answers)[0]
 
     def early(answers: Answers) -> bool:
         return quorum.agrees(answers, "dropped") or quorum.agrees(answers, "moved")
 
     def read(answers: Answers, resent: bool) -> Outcome:
         current = quorum.holder_named(uuid, answers)[1]
-        stands = b"" if current == uuid else quorum.winning_record(answers, record.encode())
-        if quorum.agrees(answers, "dropped") or (record and stands == record.encode()):
+        winner = b"" if current == uuid else quorum.winning_record(answers, record.encode())
+        if quorum.agrees(answers, "dropped") or (record and winner == record.encode()):
             # A push may restore the votes of the others.
             dropped = {i for i, reply in answers.items() if reply.kind == "dropped"}
             drop = rounds.drop(name, uuid, "all", tombstone=True)
@@ -358,10 +361,10 @@ def _remove(rounds: Rounds, request: request_types.Remove) -> Plan[Outcome]:
             _publish(rounds, name, uuid, answers)
             return Done(0)
         if record:
-            instead = (record, stands.decode(errors="replace"), _RETENTION_MS)
+            instead = (record, winner.decode(errors="replace"), _RETENTION_MS)
             undo = Command(lua_scripts.REPLACE_RECORD, (keys.record(name, uuid),), instead)
             rounds.undo_queue.add(with_record(answers, record.encode()), undo)
-        removal = Removal.read(name, uuid, stands) if stands else None
+        removal = Removal.read(name, uuid, winner) if winner else None
         return NotHolder(current, removal, resent)
 
     return Plan(command, enough, read, early=early)
