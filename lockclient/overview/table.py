@@ -5,7 +5,8 @@ keeps the rows of unchanged locks with their `seen_at`, so an unlocker's silence
 
 A restore from a backup loses heartbeats. A row may then look unchanged, its revisions included,
 although the lock got a heartbeat that is lost. At each sign of a restore, the table therefore
-restarts the silence timer of every lock, as if it had first seen the lock at this time:
+reads everything again and restarts the silence timer of every lock, as if it had first seen the
+lock at this time:
 
 - the watch ended by compaction (`Batch.missed`);
 - a revision, of the store or of one lock, went back: only a restore does that;
@@ -266,7 +267,9 @@ class Table:
             elif self._missed:
                 self._restart_counts("Changes of the store were compacted before they were read.")
             elif not (proven or first):
-                self._restart_after_silence()
+                self._restart_counts(
+                    f"The watch has shown nothing for more than {self._proof:.0f} s."
+                )
         self._ready.set()
         self._notify([], first=first)
         changed = differences(before, fresh.rows)
@@ -282,6 +285,8 @@ class Table:
                 return False
             if batch.revision <= self.revision:
                 continue  # from the watch before this one; the load contains it
+            if not (batch.started or self.is_proven()):
+                return False  # a restore may have undone what this watch has shown
             changed: list[Transition] = []
             arrived = monotonic()
             try:
@@ -324,9 +329,6 @@ class Table:
         self.restarts += 1
         log.warning("%s The times of all locks count from now on.", why)
 
-    def _restart_after_silence(self) -> None:
-        self._restart_counts(f"The watch has shown nothing for more than {self._proof:.0f} s.")
-
     def _apply(self, batch: Batch, changed: list[Transition]) -> None:
         contents, seen_at = self._contents, monotonic()
         # A batch may contain several transactions. Splitting it by revision shows a lock that was
@@ -350,10 +352,6 @@ class Table:
             else:
                 contents.rows[name] = after
             changed.append(Transition(name, before, after, live=True))
-        if not (batch.started or self.is_proven()):
-            known = dict(contents.rows)
-            self._restart_after_silence()
-            changed.extend(differences(known, contents.rows))
 
     def _notify(self, changed: list[Transition], *, first: bool = False) -> None:
         removals = self._contents.take_new_removals()
