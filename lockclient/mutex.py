@@ -59,7 +59,7 @@ def _exit_block(
     held = statement[0].held or owner._find_manual_block()
     if not isinstance(held, HeldLock):
         return
-    statement[0].held = held  # if an interrupt ends this function, `Statement.undo` releases it
+    statement[0].held = held  # if an interrupt ends this function, `Statement.clean_up` releases it
     try:
         if "release" in held._holding.one_time or held._holding.is_inherited:
             held.release()  # in a fork's child it raises `LockNotHeld`
@@ -112,7 +112,7 @@ class HeldLock(BaseHeldLock, AsksStore):
             LockLost: it was removed, or its time ran out, before it was released.
             StoreUnavailable: the store did not answer; a background thread repeats the release.
         """
-        holding, undo = self._holding, scheduler.shared.undo
+        holding, clean_up = self._holding, scheduler.shared.clean_up
         seconds = None if timeout is None else require_timeout("timeout", timeout)
         try:
             if not holding.one_time.pop("release", False):  # atomic: one caller releases
@@ -122,7 +122,7 @@ class HeldLock(BaseHeldLock, AsksStore):
             # deadlock, so a background thread releases the lock. While the interpreter ends, no
             # background thread runs, and the lock stays until its auto-unlock.
             if is_inside() or sys.is_finalizing():
-                undo(holding)
+                clean_up(holding)
                 holding.check()
                 return
             store = holding.store
@@ -130,7 +130,7 @@ class HeldLock(BaseHeldLock, AsksStore):
         except LockNotHeld:
             raise
         except BaseException:  # no answer, or an interrupt between any two lines here
-            undo(holding)
+            clean_up(holding)
             raise
 
     def __enter__(self) -> HeldLock:
@@ -228,15 +228,15 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
             StoreUnavailable: the store did not answer in time.
             StoreError: the store refuses: no right, no space.
         """
-        undo = scheduler.shared.undo
+        clean_up = scheduler.shared.clean_up
         attempt = self._attempt(self._limit(blocking, timeout), ThreadInbox)
         store = attempt.store
         try:
             if store.background.run_shielded(drive, attempt.steps(), store):
                 return self._adopt(attempt.holding, caller_locks(), None)
             return None
-        except BaseException:  # `undo` is one C call, so a second interrupt can't skip it
-            undo(attempt)
+        except BaseException:  # `clean_up` is one C call, so a second interrupt can't skip it
+            clean_up(attempt)
             raise
 
     def release(self, timeout: Duration | None = None) -> None:
@@ -248,7 +248,7 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
         self._acquisitions.require_own("release()").release(timeout)
 
     def __enter__(self) -> HeldLock:
-        statement, undo = entering(self), scheduler.shared.undo
+        statement, clean_up = entering(self), scheduler.shared.clean_up
         attempt = self._attempt(self._timeout, ThreadInbox)
         store = attempt.store
         try:
@@ -259,7 +259,7 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
             statement.held = held = self._adopt(attempt.holding, caller_locks(), "statement")
             return held
         except BaseException:  # as in `acquire`
-            undo(attempt)
+            clean_up(attempt)
             raise
 
     def _find_manual_block(self) -> HeldLock | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from lockclient.cli.group import SECTIONS, group
+from lockclient.cli.root_command import SECTIONS, group
 
 BEGIN = "<!-- The reference: made by `python -m reference.commands docs/command.md`. -->"
 END = "<!-- The end of the reference. -->"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from lockclient.cli.group import group
+from lockclient.cli.root_command import group
 from lockclient.cli.setup.completion import SHELLS
 from reference.commands import ALL, texts
 

@@ -84,7 +84,7 @@ def due_times(row: Row, check: ClockCheck | None) -> DueTimes:
     silent = counted(row.seen_at, holder.first_distance) if holder.by_distance else None
     if alert is not None or check is None or silent is None:
         return DueTimes(alert, due)
-    return DueTimes(max(silent, check.own_moment(holder.alert_at)), due, guessed=True)
+    return DueTimes(max(silent, check.by_own_clock(holder.alert_at)), due, guessed=True)
 
 
 def _alert(row: Row, stamp: float, check: ClockCheck | None, *, decided: bool) -> float | None:
@@ -95,7 +95,7 @@ def _alert(row: Row, stamp: float, check: ClockCheck | None, *, decided: bool) -
         return None
     if not check.trusted:
         return after
-    at = check.moment(stamp)
+    at = check.by_slower_clock(stamp)
     if not decided:
         # A person changed one stamp. If it was `alert_at`, the person meant that time. If it was
         # `auto_unlock_at`, `alert_at` is still the holder's.

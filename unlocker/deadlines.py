@@ -41,15 +41,15 @@ class TimedLock:
     alerted: bool = False
 
     @property
-    def next_moment(self) -> float:
-        """The moment of the alert, or after the alert that of the removal."""
+    def next_time(self) -> float:
+        """When the lock is past its alert, or if it is already: when its removal is due."""
         if self.state == OVERDUE:
             return NEVER
-        return self.times.due if self.alerted else self.alert_moment
+        return self.times.due if self.alerted else self.alert_time
 
     @property
-    def alert_moment(self) -> float:
-        """The moment of the alert; never after the removal, whatever the stamps are."""
+    def alert_time(self) -> float:
+        """When the lock is past its alert: never after the removal, whatever the stamps are."""
         alert = self.times.alert
         return min(self.times.due, NEVER if alert is None else alert)
 
@@ -140,9 +140,9 @@ class Deadlines:
         """Return whether a lock has an alert or a removal by the monotonic time `now`."""
         with self._lock:
             while self._heap and self._heap[0][0] <= now:
-                moment, name = self._heap[0]
-                item, known = self._items.get(name), self._entries.get(name) == moment
-                if known and item is not None and item.next_moment <= now:
+                at, name = self._heap[0]
+                item, known = self._items.get(name), self._entries.get(name) == at
+                if known and item is not None and item.next_time <= now:
                     return True
                 heapq.heappop(self._heap)
                 if known:
@@ -206,8 +206,8 @@ class Deadlines:
 
         def urgency(item: TimedLock) -> tuple[int, float]:
             if item.state == OVERDUE:
-                return item.row.holder.name not in failing, item.alert_moment
-            return 2 + (item.times.due != NEVER), item.alert_moment
+                return item.row.holder.name not in failing, item.alert_time
+            return 2 + (item.times.due != NEVER), item.alert_time
 
         with self._lock:
             alerted = [self._items[name] for name in self._alerted]
@@ -272,10 +272,10 @@ class Deadlines:
         item = self._items.get(name)
         if item is None:
             return
-        if not item.alerted and item.next_moment <= now:
+        if not item.alerted and item.next_time <= now:
             self._mark_alerted(name, item)
             progress.alerts.append(item)
-        if item.alerted and item.next_moment <= now:
+        if item.alerted and item.next_time <= now:
             self._by_state[item.state].discard(name)
             self._found.discard(name)
             self._carried_over.discard(name)
@@ -292,18 +292,18 @@ class Deadlines:
     def _push(self, name: str, item: TimedLock) -> None:
         if item.state in self._by_state:
             self._by_state[item.state].add(name)
-        moment = item.next_moment
-        if moment < self._entries.get(name, NEVER):
-            self._entries[name] = moment
-            heapq.heappush(self._heap, (moment, name))
+        at = item.next_time
+        if at < self._entries.get(name, NEVER):
+            self._entries[name] = at
+            heapq.heappush(self._heap, (at, name))
 
     def _compact_heap(self) -> None:
         """Drop stale entries if there are many."""
         if len(self._heap) <= 2 * len(self._items) + _MAX_STALE_ENTRIES:
             return
-        kept = {name: moment for name, moment in self._entries.items() if name in self._items}
+        kept = {name: at for name, at in self._entries.items() if name in self._items}
         self._entries = kept
-        self._heap = [(moment, name) for name, moment in kept.items()]
+        self._heap = [(at, name) for name, at in kept.items()]
         heapq.heapify(self._heap)
 
 

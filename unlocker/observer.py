@@ -12,7 +12,7 @@ from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK, Removal
 from lockclient.overview.rows import Row, Transition
 from lockclient.overview.table import Table
 from lockclient.service.logging_setup import log_fields
-from lockclient.text.escaping import plain, shown_name
+from lockclient.text.escaping import shown_name
 from unlocker.deadlines import TimedLock
 from unlocker.metrics.counters import REMOVAL_KINDS, Metrics
 from unlocker.notifications.event_messages import (
@@ -21,6 +21,9 @@ from unlocker.notifications.event_messages import (
     PAST_ALERT,
     Event,
     alert_name,
+    one_line,
+    past_alert_line,
+    removal_line,
     removal_name,
 )
 from unlocker.notifications.notifier import Notifier
@@ -28,7 +31,6 @@ from unlocker.rate_limit import WINDOW_S, RateLimit
 
 log = logging.getLogger(__name__)
 
-_MAX_TEXT_CHARS = 500
 _FOUND_S = 900.0
 """Seconds before the start in which a removal may not have been notified."""
 
@@ -51,21 +53,14 @@ class Observer:
         """Count, log and notify that a lock went past its alert."""
         self.metrics.alerts.inc()
         holder = item.row.holder
-        name, who = f"'{shown_name(holder.name)}'", _one_line(holder.describe())
-        log.warning(
-            "Lock %s is past its alert, held by %s.",
-            name,
-            who,
-            extra=log_fields(PAST_ALERT, holder),
-        )
-
-        alert = alert_name(holder)
+        line, alert = past_alert_line(holder), alert_name(holder)
+        log.warning("%s", line, extra=log_fields(PAST_ALERT, holder))
 
         def is_past_alert() -> bool:
             row = self.table.row(holder.name)
             return row is not None and alert_name(row.holder) == alert
 
-        event = self._event(alert, PAST_ALERT, f"Lock {name} is past its alert, held by {who}.")
+        event = self._event(alert, PAST_ALERT, line)
         event.lock, event.is_current = holder.name, is_past_alert
         self.notifier.notify(event)
 
@@ -78,11 +73,8 @@ class Observer:
         since = time.time() - _FOUND_S
         for removal in removals:
             if not found or (removal.removed_at or 0) > since:
-                name, what = shown_name(removal.holder.name), _one_line(removal.describe())
-                line = f"Lock '{name}' is gone by {what}. It was held by "
                 kind = FORCE_UNLOCKED if removal.how == FORCE_UNLOCK else AUTO_UNLOCKED
-                line += f"{_one_line(removal.holder.describe())}."
-                event = self._event(removal_name(removal.holder), kind, line)
+                event = self._event(removal_name(removal.holder), kind, removal_line(removal))
                 if found:
                     event.found, event.at = True, removal.removed_at or 0
                 self.notifier.notify(event)
@@ -126,7 +118,7 @@ class Observer:
 
 
 def _warn(event: str, holder: Holder, what: str, why: str) -> None:
-    text = f"Lock '{shown_name(holder.name)}' {what}: {_one_line(why)}."
+    text = f"Lock '{shown_name(holder.name)}' {what}: {one_line(why)}."
     log.warning("%s", text, extra=log_fields(event, holder))
 
 
@@ -139,8 +131,3 @@ def _seconds_held(row: Row, now: Now) -> float:
     elif holder.locked_at is not None and holder.alive_at is not None:
         known += holder.alive_at - holder.locked_at  # both by the holder's clock
     return max(0.0, known)
-
-
-def _one_line(text: str) -> str:
-    """Return a text from outside as one short line without control characters."""
-    return plain(text[:_MAX_TEXT_CHARS])

@@ -302,7 +302,7 @@ class Attempt:
             self._withdraw_now()
         # Else `steps` ended without the lock, and has withdrawn.
 
-    undo = withdraw_in_background
+    clean_up = withdraw_in_background
 
     def _withdraw_if_running(self) -> None:
         """Withdraw now, with a tombstone; `steps` withdraws again when it ends."""

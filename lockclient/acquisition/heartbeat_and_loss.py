@@ -340,7 +340,7 @@ class Holding:
             self.observation.released(answered=False)
         self._withdraw()
 
-    undo = release_in_background
+    clean_up = release_in_background
 
     def _withdraw(self) -> None:
         withdraw = self.acquisition.start_withdrawal()

@@ -47,7 +47,7 @@ class Handle(ref["BaseHeldLock"]):
 
     holding: Holding
 
-    def undo(self) -> None:
+    def clean_up(self) -> None:
         """Called by the scheduler's thread after the HeldLock was garbage-collected."""
         leaked_locks.on_collected(self.holding)
 
@@ -69,7 +69,7 @@ class BaseHeldLock:
         self._acquisition = holding.acquisition
         self._on_lost = on_lost
         self._block = block
-        handle = Handle(self, scheduler.shared.undo)
+        handle = Handle(self, scheduler.shared.clean_up)
         handle.holding = holding
         holding.handle = handle
         if holding.keepalive is not None:

@@ -47,7 +47,7 @@ class Statement(weakref.ref["partial[Any]"]):
     is_placeholder: bool
     where: Where
 
-    def undo(self) -> None:
+    def clean_up(self) -> None:
         """Called after the exit was garbage-collected: release the lock if the exit did not."""
         if self.held is not None and not self.is_placeholder:
             self.held._release_in_background()
@@ -76,7 +76,7 @@ class Exit:
             # frame: the exit would not be collected.
             leave = partial(self._leave, owner, slot)
             # The weak reference's callback is one C call: no signal handler interrupts it.
-            statement = Statement(leave, scheduler.shared.undo)
+            statement = Statement(leave, scheduler.shared.clean_up)
             statement.owner = owner
         statement.held, statement.is_placeholder = None, False
         # The frame's id, because a reference would keep its variables alive.

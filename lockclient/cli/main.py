@@ -54,7 +54,7 @@ def _run() -> None:
     # An error is one line: the library's log of an outage must not be printed as well.
     logging.getLogger("lockclient").addHandler(logging.NullHandler())
     with needing_services("clustermutex"):
-        from lockclient.cli.group import group
+        from lockclient.cli.root_command import group
 
         if "_CLUSTERMUTEX_COMPLETE" in os.environ:
             import lockclient.cli.setup.completion  # noqa: F401 - it gives click its class for bash

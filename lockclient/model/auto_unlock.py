@@ -81,11 +81,12 @@ class ClockCheck:
     def trusted(self) -> bool:
         return self.offset is not None and abs(self.offset) <= AGREEMENT
 
-    def moment(self, wall: float) -> float:
+    def by_slower_clock(self, wall: float) -> float:
         """Return when it is `wall` by the slower of both wall clocks, on our monotonic one."""
-        return self.own_moment(wall) - min(0.0, self.offset or 0.0)
+        return self.by_own_clock(wall) - min(0.0, self.offset or 0.0)
 
-    def own_moment(self, wall: float) -> float:
+    def by_own_clock(self, wall: float) -> float:
+        """Return when it is `wall` by our wall clock, on our monotonic one."""
         return self.now.monotonic + wall - self.now.wall
 
 
@@ -105,7 +106,7 @@ def due_at(holder: Holder, seen_at: float, check: ClockCheck | None) -> float:
     if holder.by_distance and holder.auto_unlock_at is not None:
         if check is None or check.now.monotonic < seen_at or not check.trusted:
             return NEVER
-        due = max(due, check.moment(holder.auto_unlock_at))
+        due = max(due, check.by_slower_clock(holder.auto_unlock_at))
     return due
 
 

@@ -97,7 +97,7 @@ class Capabilities:
 
 
 class TicketRenewal(Protocol):
-    """Extends the leases of waiters' tickets while the waiters can act: `common.ticket_leases`."""
+    """Extends the leases of waiters' tickets while the waiters can act: `common.ticket_renewal`."""
 
     def join(self, inbox: Inbox) -> None:
         """Keep this waiter's ticket alive until it leaves."""

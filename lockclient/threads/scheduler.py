@@ -44,20 +44,20 @@ MAX_SLEEP_S = 5.0
 """Seconds of one wait: a suspended machine stops the wait, but not the jobs' clock."""
 
 
-class Undoing(Protocol):
-    """An object whose `undo` this thread calls: a failed acquisition, a leaked lock."""
+class CleanUp(Protocol):
+    """An object whose `clean_up` this thread calls: a failed acquisition, a leaked lock."""
 
-    def undo(self) -> None:
+    def clean_up(self) -> None:
         """Withdraw, release or warn, without blocking. A second call has no effect."""
 
 
 class _Mark:
-    """An entry of the undo queue: the thread has handled all entries before it."""
+    """An entry of the queue of clean-ups: the thread has handled all entries before it."""
 
     def __init__(self) -> None:
         self.reached = allocate_lock()
         self.reached.acquire()
-        self.undo = self.reached.release
+        self.clean_up = self.reached.release
 
 
 class Task:
@@ -99,18 +99,18 @@ class Scheduler(DaemonThread):
         self._heap: list[tuple[float, int, Task]] = []  # the thread's own
         self._numbers = itertools.count()
         self._clear_at = 1000  # entries of the heap at which cancelled ones are thrown away
-        self._undone: SimpleQueue[Undoing | None] = SimpleQueue()
-        self.undo = self._undone.put
-        """Have the thread call an object's `undo`: one C call, so that a signal handler's exception
-        comes before it or after it."""
+        self._clean_ups: SimpleQueue[CleanUp | None] = SimpleQueue()
+        self.clean_up = self._clean_ups.put
+        """Have the thread call an object's `clean_up`: one C call, so that a signal handler's
+        exception comes before it or after it."""
         self._wakes_at = -math.inf
 
     def flush(self, seconds: float) -> None:
-        """Wait until the thread has handled each earlier `undo`, at most for `seconds`."""
-        if sys.is_finalizing() or (self.missing and self._undone.empty()):
+        """Wait until the thread has handled each earlier `clean_up`, at most for `seconds`."""
+        if sys.is_finalizing() or (self.missing and self._clean_ups.empty()):
             return  # the thread does not run any more, or never did
         mark = _Mark()
-        self._undone.put(mark)
+        self._clean_ups.put(mark)
         mark.reached.acquire(timeout=max(0.0, seconds))
 
     def after(self, seconds: float, job: Job) -> Task:
@@ -124,7 +124,7 @@ class Scheduler(DaemonThread):
         at = monotonic() + seconds
         self._new.append((at, next(self._numbers), task))
         if at < self._wakes_at:
-            self._undone.put(None)  # else the thread wakes in time by itself
+            self._clean_ups.put(None)  # else the thread wakes in time by itself
         if self.missing:
             try:
                 self.start()
@@ -144,9 +144,9 @@ class Scheduler(DaemonThread):
         if not self._new:
             pause = max(0.0, self._wakes_at - monotonic())
             with suppress(Empty):
-                undoing = self._undone.get(timeout=min(MAX_SLEEP_S, pause))
-                if undoing is not None:
-                    Task(undoing.undo).run()
+                item = self._clean_ups.get(timeout=min(MAX_SLEEP_S, pause))
+                if item is not None:
+                    Task(item.clean_up).run()
         self._wakes_at = -math.inf
 
     def _run_due(self) -> None:

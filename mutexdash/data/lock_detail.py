@@ -22,7 +22,7 @@ from lockclient.overview.table import Table
 from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.request_types import Read
 from lockclient.stores.service_store import ServiceStore, WaitQueue
-from mutexdash.data.snapshot_refresh import DatedSnapshot
+from mutexdash.data.snapshot import DatedSnapshot
 
 MAX_WAITERS = 100
 """Waiters that are named, the first of the queue; the others are counted."""

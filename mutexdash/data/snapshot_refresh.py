@@ -5,62 +5,14 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
 
 from lockclient.overview.table import Table
 from lockclient.service.supervision import Loop
 from mutexdash.data.data_age import Probe
 from mutexdash.data.history import History
-from mutexdash.data.snapshot import Rows, Snapshot
+from mutexdash.data.snapshot import DatedSnapshot, Rows, Snapshot
 from mutexdash.data.waits import NO_WAITS, WaiterPoller
-
-RESTORE_SHOWN_S = 86400.0
-"""Time for which pages show, after a restore of the store, that it was restored."""
-
-
-class DatedSnapshot(NamedTuple):
-    """A snapshot with the time of a request, and how old it is.
-
-    Attributes:
-        judged_at: the wall-clock time by which locks are judged.
-        updated_at: the time up to which the snapshot is proven to show all writes.
-        outdated_since: `updated_at`, if the store is unreachable or silent; None: the snapshot is
-            current.
-        silent: the store answers requests, but its watch does not deliver recent writes.
-        remarks: `ServiceStore.warnings_for_display`.
-    """
-
-    snapshot: Snapshot
-    wall: float
-    judged_at: float
-    updated_at: float
-    outdated_since: float | None
-    silent: bool
-    remarks: Sequence[str] = ()
-
-    @property
-    def state(self) -> str:
-        """The state of the store: `connected`, `unreachable` or `silent`."""
-        if self.outdated_since is None:
-            return "connected"
-        return "silent" if self.silent else "unreachable"
-
-    @property
-    def restored_at(self) -> float:
-        """When a restore of the store was detected, Unix seconds; 0: not within a day."""
-        last = self.snapshot.restored_at
-        return last if self.wall < last + RESTORE_SHOWN_S else 0.0
-
-    def shown(self, *parts: str) -> tuple[object, ...]:
-        """Return the input of a page's ETag.
-
-        That is the banners that all pages show, and the versions of these parts of the snapshot.
-        """
-        snapshot = self.snapshot
-        banners = self.state, self.restored_at, snapshot.failing, self.remarks
-        versions = [snapshot.versions[part] for part in parts]
-        return *banners, len(snapshot.unlockers), *versions
 
 
 class Live:

@@ -15,7 +15,8 @@ from lockclient.text.durations import duration
 from lockclient.text.escaping import plain
 from lockclient.text.timestamps import utc
 from mutexdash.data.list_parameters import Query
-from mutexdash.data.snapshot_refresh import DatedSnapshot, Live
+from mutexdash.data.snapshot import DatedSnapshot
+from mutexdash.data.snapshot_refresh import Live
 from mutexdash.data.waits import Waits
 
 HELD: Final = "held"

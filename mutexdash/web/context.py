@@ -17,7 +17,8 @@ from lockclient.service.metrics import counter_by_label
 from lockclient.service.rate_limits import RateLimits
 from lockclient.stores.service_store import ServiceStore
 from mutexdash.data.list_parameters import BadParameter
-from mutexdash.data.snapshot_refresh import DatedSnapshot, Live
+from mutexdash.data.snapshot import DatedSnapshot
+from mutexdash.data.snapshot_refresh import Live
 
 RESULTS = DONE, CHANGED, FAILED, UNKNOWN = "done", "changed", "failed", "unknown"
 """Results of a force-unlock."""

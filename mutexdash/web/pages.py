@@ -28,7 +28,7 @@ from lockclient.text.timestamps import utc
 from mutexdash.data.hosts import select_hosts
 from mutexdash.data.list_parameters import MAX_PER_PAGE, BadParameter, Page, Query
 from mutexdash.data.lock_detail import complete, known
-from mutexdash.data.snapshot_refresh import DatedSnapshot
+from mutexdash.data.snapshot import DatedSnapshot
 from mutexdash.data.timeline import (
     DEFAULT_SPAN_S,
     SPANS_S,

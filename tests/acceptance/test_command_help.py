@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.cli.group import SECTIONS
+from lockclient.cli.root_command import SECTIONS
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.stores.service_store import ServiceStore
 from reference.commands import renewed

@@ -11,7 +11,7 @@ import pytest
 
 import clustermutex
 import lockclient
-from lockclient.cli.group import group
+from lockclient.cli.root_command import group
 from lockclient.cli.setup.completion import SHELLS
 from reference import packaging
 from tests.support.processes import BIN, run_to_end

@@ -328,7 +328,7 @@ class _Parked:
     def __init__(self) -> None:
         self.over = threading.Event()
 
-    def undo(self) -> None:
+    def clean_up(self) -> None:
         """Block the thread that calls it."""
         self.over.wait()
 
@@ -340,7 +340,7 @@ def virtual_site(seed: int = 1) -> Iterator[Site]:
         parked = _Parked()
         stack.callback(parked.over.set)
         if not scheduler.shared.missing:
-            scheduler.shared.undo(parked)
+            scheduler.shared.clean_up(parked)
         site = Site(seed)
         stack.enter_context(virtual(site.network.open_channel))
         logging.disable(logging.NOTSET)

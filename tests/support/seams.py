@@ -63,7 +63,7 @@ SEAMS = (
     "unlocker.rate_limit",
     # the services' factories, the command, and the servers that `clustermutex up` starts
     "lockclient.cli.setup.*",
-    "lockclient.cli.group",
+    "lockclient.cli.root_command",
     "lockclient.cli.main",
     "mutexdash.app",
     "mutexdash.cli",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from lockclient.model.holder import Holder
+from lockclient.model.removal import Removal
 from lockclient.text.durations import duration
 from lockclient.text.escaping import plain, shown_name
 
@@ -36,11 +37,14 @@ CONDITIONS = {
 """Kinds of events that `condition_events` finds, and the words for their end."""
 REPEATABLE = {RATE_LIMITED, BROKEN, UNCLAIMED}
 """Kinds whose next event may have the same name after the last one has ended."""
+RATE_LIMIT_LINE = "More locks are due than may be removed in a minute: the others are kept for now."
 MAX_LINES = 20
 """Events that a message names."""
 MARKED_AGE_S = 60.0
 """Seconds after which a message has the age of an event."""
 TAG_CHARS = 8
+_MAX_TEXT_CHARS = 500
+"""Characters of a text from outside."""
 
 
 @dataclass(eq=False, slots=True)
@@ -106,6 +110,56 @@ def alert_name(holder: Holder) -> str:
 def removal_name(holder: Holder) -> str:
     """Return the name of the removal of a holder; a holder has one removal at most."""
     return f"{holder_name(holder)}.gone"
+
+
+def past_alert_line(holder: Holder) -> str:
+    """Return the line about a lock that went past its alert."""
+    lock, held_by = shown_name(holder.name), one_line(holder.describe())
+    return f"Lock '{lock}' is past its alert, held by {held_by}."
+
+
+def removal_line(removal: Removal) -> str:
+    """Return the line about a removal."""
+    lock, how = shown_name(removal.holder.name), one_line(removal.describe())
+    held_by = one_line(removal.holder.describe())
+    return f"Lock '{lock}' is gone by {how}. It was held by {held_by}."
+
+
+def alert_end_line(event: Event, holder: Holder | None) -> str | None:
+    """Return the line about the end of a past-alert event; None: it has not ended.
+
+    Args:
+        event: the event.
+        holder: the lock's present holder; None: the lock is free.
+    """
+    why = "it is no longer held"
+    if holder is not None:
+        alert = alert_name(holder)
+        if alert == event.name:
+            return None
+        same = alert.partition(".")[0] == event.holder
+        why = "its holder sent a heartbeat" if same else "somebody else holds it by now"
+    return f"Lock '{shown_name(event.lock)}' is no longer past its alert: {why}."
+
+
+def condition_end_line(event: Event) -> str:
+    """Return the line about the end of an event whose kind is one of `CONDITIONS`."""
+    return f"Lock '{shown_name(event.lock)}' is no longer {CONDITIONS[event.kind]}."
+
+
+def blind_line(unlocker: str, why: str) -> str:
+    """Return the line about an unlocker that is blind."""
+    return f"{unlocker} can't do its work: {why}"
+
+
+def sees_line(unlocker: str) -> str:
+    """Return the line about an unlocker that was blind and works again."""
+    return f"{unlocker} is working again."
+
+
+def one_line(text: str) -> str:
+    """Return a text from outside as one short line without control characters."""
+    return plain(text[:_MAX_TEXT_CHARS])
 
 
 def condition_events(

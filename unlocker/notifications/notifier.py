@@ -25,16 +25,19 @@ from lockclient.model.announcement import announced
 from lockclient.model.clocks import monotonic
 from lockclient.overview.table import Table
 from lockclient.stores.service_store import ServiceStore
-from lockclient.text.escaping import shown_name
 from unlocker.notifications.event_messages import (
     CONDITIONS,
     IS_BLIND,
+    RATE_LIMIT_LINE,
     RATE_LIMITED,
     SEES,
     UNCLAIMED,
     Event,
-    alert_name,
+    alert_end_line,
+    blind_line,
+    condition_end_line,
     condition_events,
+    sees_line,
 )
 from unlocker.notifications.note import MAX_OVER, NotificationNote
 from unlocker.notifications.recipients import Recipient
@@ -101,13 +104,13 @@ class BlindnessDetector:
         blind_for = self._blind_for + (passed if why else -passed / 2)
         self._blind_for = min(BLIND_AFTER_S, max(0.0, blind_for))
         if self._blind_for >= BLIND_AFTER_S and self._blind is None and why:
-            self._blind = self._event(IS_BLIND, f"{self._identity} can't do its work: {why}", now)
+            self._blind = self._event(IS_BLIND, blind_line(self._identity, why), now)
             self._blind.is_current = lambda: self._blind is not None
             return self._blind
         if self._blind_for == 0.0 and self._blind is not None:
             was_sent, self._blind = self._blind.is_in_note or self._blind.told, None
             if was_sent:
-                return self._event(SEES, f"{self._identity} is working again.", now)
+                return self._event(SEES, sees_line(self._identity), now)
         return None
 
     def _event(self, kind: str, line: str, now: float) -> Event:
@@ -129,7 +132,7 @@ class Notifier:
         self._pending: list[Event] = []
         self._logged_at = float("-inf")
         self.count: Callable[[str, int], None] = lambda _result, _number: None
-        self._ending, self._last_noted = threading.Event(), threading.Event()
+        self._ending, self._last_written = threading.Event(), threading.Event()
         self._threads: list[threading.Thread] = []
         self._senders: dict[str, Sender] = {}
 
@@ -170,8 +173,8 @@ class Notifier:
         self._stepped_at = monotonic()
         senders = [Sender(recipient, self._shared, self) for recipient in self._recipients]
         self._senders = {sender.url: sender for sender in senders}
-        runs = [(self._step, self._ending, self._last_noted)]
-        runs += [(sender.step, self._last_noted, threading.Event()) for sender in senders]
+        runs = [(self._step, self._ending, self._last_written)]
+        runs += [(sender.step, self._last_written, threading.Event()) for sender in senders]
         self._threads = [
             threading.Thread(target=self._run, args=run, name="notify", daemon=True) for run in runs
         ]
@@ -273,10 +276,9 @@ class Notifier:
         if event := self._blindness.observe(why, now):
             self.notify(event)
         if limited and not self._was_limited:
-            line = (
-                "More locks are due than may be removed in a minute: the others are kept for now."
+            event = Event(
+                RATE_LIMITED, RATE_LIMITED, RATE_LIMIT_LINE, time.time(), self._table.revision
             )
-            event = Event(RATE_LIMITED, RATE_LIMITED, line, time.time(), self._table.revision)
             event.lock, event.noticed = RATE_LIMITED, now
             self.notify(event)
         self._was_limited = limited
@@ -319,10 +321,12 @@ class Notifier:
         ended = self._ended(now, turn)
         for url in (*self._senders, *(url for _, found in notifiers for url in found)):
             self._announced_at[url] = now
-        noted = self._shared.note.urls
-        unused = [url for url in noted if now - self._announced_at.setdefault(url, now) > FORGET_S]
+        known_urls = self._shared.note.urls
+        unused = [
+            url for url in known_urls if now - self._announced_at.setdefault(url, now) > FORGET_S
+        ]
         is_due = pending and (ending or now >= min(event.noticed for event in pending) + turn)
-        is_new = not noted.keys() >= self._senders.keys()
+        is_new = not known_urls.keys() >= self._senders.keys()
         if now < self._retry_at or not (ended or is_due or is_new or unused):
             return
         self._retry_at = now + READ_INTERVAL_S  # if the request fails
@@ -379,14 +383,8 @@ class Notifier:
         if event.kind in CONDITIONS:
             if event.name in self._conditions or self._scanned_revision < event.revision:
                 return None
-            return f"Lock '{shown_name(event.lock)}' is no longer {CONDITIONS[event.kind]}."
+            return condition_end_line(event)
         if self._table.revision < event.revision:
             return None
-        row, why = self._table.row(event.lock), "it is no longer held"
-        if row is not None:
-            alert = alert_name(row.holder)
-            if alert == event.name:
-                return None
-            same = alert.partition(".")[0] == event.holder
-            why = "its holder sent a heartbeat" if same else "somebody else holds it by now"
-        return f"Lock '{shown_name(event.lock)}' is no longer past its alert: {why}."
+        row = self._table.row(event.lock)
+        return alert_end_line(event, None if row is None else row.holder)

@@ -6,8 +6,8 @@ server that answered the same. A server that does not answer all pages has no vo
 
 **The holder** of a lock is the uuid that a majority names. While servers are unreachable, a lock is
 also listed if their votes could complete a majority: it may be held. Other uuids (a take that is
-being undone, a key of a killed taker, a release that has not arrived everywhere) hold no lock, and
-are left out. `warnings` reports both.
+being withdrawn, a key of a killed taker, a release that has not arrived everywhere) hold no lock,
+and are left out. `warnings` reports both.
 
 **Records of removals** and announcements are listed if any server has them, as `show` does. A
 record is left out as long as its lock is held: that removal did not happen.

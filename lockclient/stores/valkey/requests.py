@@ -19,9 +19,9 @@ timer when it executes the command, and that timer is 1 % longer. (The key exist
 the server's clock runs at most 1 % fast. A majority that answers after the lock's time is over has
 given nothing.
 
-**2. A failed try is undone**, on all servers that were sent it. Each try of a uuid has a number,
-and the command that undoes it names that number, so it may arrive late without harm to the next try
-of the same acquisition. A server that did not answer gets a tombstone as well: tries up to that
+**2. A failed try is withdrawn**, on all servers that were sent it. Each try of a uuid has a number,
+and the command that withdraws it names that number, so it may arrive late without harm to the next
+try of the same acquisition. A server that did not answer gets a tombstone as well: tries up to that
 number do nothing there, however late they arrive.
 
 **3. Pushes.** Each server alone decides between two pushes, or a push and a removal, at the same
@@ -220,7 +220,7 @@ def _restore_votes(
     for i, sent in result.sent.items():
         requests_before.setdefault(i, []).append(sent)
     if own.sent is not requests_before:  # released meanwhile
-        rounds.undo_queue.add(commands, rounds.drop(name, uuid, "all", tombstone=True))
+        rounds.retry_queue.add(commands, rounds.drop(name, uuid, "all", tombstone=True))
 
 
 def _confirmed(
@@ -277,13 +277,13 @@ def _deletion(
     def read(answers: Answers, _resent: bool) -> Outcome:
         own.sent = None
         if with_tombstone or sent_to is None:  # another process took it, on any servers
-            rounds.undo_queue.add({*rounds.all} - answers.keys(), tombstone)
+            rounds.retry_queue.add({*rounds.all} - answers.keys(), tombstone)
         else:
             for i in rounds.all:
                 sent = sent_to.get(i, ())
                 # After this answer a take may arrive, or a push restore the vote.
                 pending = [one for one in sent if one not in settled] if i in answers else sent
-                rounds.undo_queue.add_when_answered(i, pending, drop, tombstone)
+                rounds.retry_queue.add_when_answered(i, pending, drop, tombstone)
         _publish(rounds, name, uuid, answers)
         return Done(0)
 
@@ -357,13 +357,13 @@ def _remove(rounds: Rounds, request: request_types.Remove) -> Plan[Outcome]:
             # A push may restore the votes of the others.
             dropped = {i for i, reply in answers.items() if reply.kind == "dropped"}
             drop = rounds.drop(name, uuid, "all", tombstone=True)
-            rounds.undo_queue.add({*rounds.all} - dropped, drop)
+            rounds.retry_queue.add({*rounds.all} - dropped, drop)
             _publish(rounds, name, uuid, answers)
             return Done(0)
         if record:
             instead = (record, winner.decode(errors="replace"), _RETENTION_MS)
-            undo = Command(lua_scripts.REPLACE_RECORD, (keys.record(name, uuid),), instead)
-            rounds.undo_queue.add(with_record(answers, record.encode()), undo)
+            replace = Command(lua_scripts.REPLACE_RECORD, (keys.record(name, uuid),), instead)
+            rounds.retry_queue.add(with_record(answers, record.encode()), replace)
         removal = Removal.read(name, uuid, winner) if winner else None
         return NotHolder(current, removal, resent)
 

@@ -23,8 +23,8 @@ from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.lua_scripts import DELETE, Command
 from lockclient.stores.valkey.requests import do
 from lockclient.stores.valkey.unlockers import Unlockers
+from lockclient.stores.valkey.voting.retry_queue import RetryQueue
 from lockclient.stores.valkey.voting.rounds import Plan, Rounds
-from lockclient.stores.valkey.voting.undo_queue import UndoQueue
 from lockclient.stores.valkey.wire.broadcast import Broadcast
 from lockclient.stores.valkey.wire.pubsub import PubSub
 
@@ -55,11 +55,11 @@ class ValkeyStore(PolledStore):
 
     def _connect(self) -> None:
         super()._connect()
-        self._servers = Broadcast(self.location, lambda i: self._undo_queue.run(i))
-        self._undo_queue = UndoQueue(self._servers)
+        self._servers = Broadcast(self.location, lambda i: self._retry_queue.run(i))
+        self._retry_queue = RetryQueue(self._servers)
         self._pubsub = PubSub(self._servers)
         self._lock_polls.listen = self._pubsub.listen
-        self._rounds = Rounds(self._servers, self._undo_queue)
+        self._rounds = Rounds(self._servers, self._retry_queue)
         self._listing = KeyListing(self._rounds)
         self._unlockers = Unlockers(self._rounds, self.background.patient)
         self._polling = Polling(self._listing, self.background.patient, self._pubsub.listen_to_all)
@@ -68,9 +68,9 @@ class ValkeyStore(PolledStore):
     def _disconnect(self) -> None:
         super()._disconnect()
         self._pubsub.close()
-        self._undo_queue.drain(CLEAN_UP_TIMEOUT_S)
+        self._retry_queue.drain(CLEAN_UP_TIMEOUT_S)
         self._servers.close()
-        self._undo_queue.close()
+        self._retry_queue.close()
 
     def endpoints(self) -> tuple[str, ...]:
         return self.location.endpoints
@@ -78,7 +78,7 @@ class ValkeyStore(PolledStore):
     def settle(self, seconds: float) -> None:
         deadline = Deadline.after(seconds)
         super().settle(deadline.remaining())
-        self._undo_queue.drain(deadline.remaining())
+        self._retry_queue.drain(deadline.remaining())
 
     # ------------------------------------------------------------ of unlockers
 
@@ -103,7 +103,7 @@ class ValkeyStore(PolledStore):
         rounds = self._rounds
         delete = Command(DELETE, (self.keys.record(change.name, change.part),), ())
         deleted = rounds.call(Plan(delete, rounds.is_majority, lambda done, _: done), deadline)
-        self._undo_queue.add(set(rounds.all) - deleted.keys(), delete)
+        self._retry_queue.add(set(rounds.all) - deleted.keys(), delete)
         return True
 
     # ------------------------------------------------------------ reading

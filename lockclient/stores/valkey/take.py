@@ -1,4 +1,4 @@
-"""Taking a lock: each try gets a majority or is undone. `requests` says why that is safe."""
+"""Taking a lock: each try gets a majority or is withdrawn. `requests` says why that is safe."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from lockclient.stores.valkey.keys import (
 )
 from lockclient.stores.valkey.lua_scripts import Answers, Command, Reply
 from lockclient.stores.valkey.voting.quorum import GRANTED, count, decoded, locks
+from lockclient.stores.valkey.voting.retry_queue import is_granted
 from lockclient.stores.valkey.voting.rounds import (
     MIN_ROUND_S,
     ROUND_PAUSES_S,
     OwnLock,
     Rounds,
 )
-from lockclient.stores.valkey.voting.undo_queue import is_granted
 from lockclient.stores.valkey.wire.broadcast import ROUND_TIMEOUT_S, Round
 from lockclient.stores.valkey.wire.server import Sent
 from lockclient.threads.backoff import Backoff
@@ -102,13 +102,13 @@ class Taking:
                 may_hold = quorum.may_hold(map(_holder, answers.values()))
                 if may_hold is not None:  # the servers that did not answer have failed
                     return Refused(may_hold, revision_of(may_hold, 0))
-            # Each failed try is undone, or the undo queue will undo it: no outcome is unknown.
+            # Each failed try is withdrawn, at once or by the retry queue: no outcome is unknown.
             error = errors.no_majority(rounds.location, result.failures, unknown=False)
             pauses = pauses or Backoff(*ROUND_PAUSES_S)
             rounds.pause_or_raise(error, deadline, pauses, is_given_up=self.delivery.is_given_up)
 
     def _try_once(self, until: Deadline) -> tuple[Outcome | None, Round]:
-        """Try once. Return None if no majority gave or refused it; then the try is undone."""
+        """Try once. Return None if no majority gave or refused it; then the try is withdrawn."""
         rounds, quorum, keys, holder = (
             self.rounds,
             self.rounds.quorum,
@@ -147,12 +147,12 @@ class Taking:
                     # Delete stale keys of other uuids without a second try: the majority that has
                     # just granted this take names this holder, so those uuids hold nothing.
                     for i, entry in self._stale_entries(answers).items():
-                        rounds.undo_queue.add({i}, rounds.drop(name, *entry))
+                        rounds.retry_queue.add({i}, rounds.drop(name, *entry))
                 return Taken(token_of(uuid), count(answers, "already_taken") > 0), result
             result.failures |= dict.fromkeys(rounds.all, VoteFailure("it did not keep the lock"))
             answers.clear()
         own.sent = None
-        self._undo(sent, number)
+        self._withdraw(sent, number)
         return self._refused(answers), result
 
     def _refused(self, answers: Answers) -> Outcome | None:
@@ -174,15 +174,15 @@ class Taking:
         result = rounds.servers.ask(commands, until, decided)
         return rounds.quorum.agrees(result.answers, "persisted")
 
-    def _undo(self, requests: Mapping[int, list[Sent]], number: str) -> None:
-        """Undo a try: at once where it was granted, else in the background."""
+    def _withdraw(self, requests: Mapping[int, list[Sent]], number: str) -> None:
+        """Withdraw a try: at once where it was granted, else in the background."""
         rounds, name, uuid = self.rounds, self.holder.name, self.holder.uuid or ""
         drop = rounds.drop(name, uuid, number)
         tombstone = rounds.drop(name, uuid, number, tombstone=True)
         granted = [i for i, sent in requests.items() if any(map(is_granted, sent))]
         result = rounds.servers.ask(dict.fromkeys(granted, drop))
         for i in requests.keys() - result.answers.keys():
-            rounds.undo_queue.add_when_answered(i, requests[i], drop, tombstone)
+            rounds.retry_queue.add_when_answered(i, requests[i], drop, tombstone)
 
     # ------------------------------------------------------------ locks that have ended
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from lockclient.cli.group import group
+from lockclient.cli.root_command import group
 from lockclient.model.holder import Holder
 from lockclient.overview.lock_status import LockStatus
 from mutexdash.markup.next_steps import runbook_sections, steps_about_holder

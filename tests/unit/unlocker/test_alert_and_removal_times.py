@@ -178,5 +178,5 @@ def test_the_wall_clock_is_trusted_within_two_seconds_and_without_a_jump(
 
 
 def test_the_slower_of_the_two_clocks_counts() -> None:
-    assert check(1000, offset=-1.5).moment(WALL) == 1001.5
-    assert check(1000, offset=1.5).moment(WALL) == 1000
+    assert check(1000, offset=-1.5).by_slower_clock(WALL) == 1001.5
+    assert check(1000, offset=1.5).by_slower_clock(WALL) == 1000

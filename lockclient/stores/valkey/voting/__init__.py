@@ -1,1 +1,1 @@
-"""Majorities: rounds of votes, quorums, undoing what too few granted."""
+"""Majorities: rounds of votes, quorums, and the retry queue."""

@@ -14,7 +14,7 @@ from lockclient.stores.valkey import errors, lua_scripts, reads
 from lockclient.stores.valkey.keys import LATE_REQUEST_S, milliseconds
 from lockclient.stores.valkey.lua_scripts import Answers, Command, Reply
 from lockclient.stores.valkey.voting.quorum import Quorum
-from lockclient.stores.valkey.voting.undo_queue import UndoQueue
+from lockclient.stores.valkey.voting.retry_queue import RetryQueue
 from lockclient.stores.valkey.wire.broadcast import ROUND_TIMEOUT_S, Broadcast, Enough
 from lockclient.stores.valkey.wire.server import Sent
 from lockclient.threads.backoff import Backoff
@@ -33,7 +33,7 @@ class OwnLock:
     """The store's memory of one acquisition, in `Delivery.memory`.
 
     Attributes:
-        sent: the requests to each server that may give it the lock; None: none, or it is undone.
+        sent: the requests to each server that may give it the lock; None: none, or it is withdrawn.
         unconfirmed_push: the highest number of a push that no majority has confirmed.
     """
 
@@ -71,9 +71,9 @@ class Plan(Generic[Result]):
 class Rounds:
     """Asks one set of servers on behalf of all acquisitions."""
 
-    def __init__(self, servers: Broadcast, undo_queue: UndoQueue) -> None:
+    def __init__(self, servers: Broadcast, retry_queue: RetryQueue) -> None:
         self.servers = servers
-        self.undo_queue = undo_queue
+        self.retry_queue = retry_queue
         self.keys = servers.keys
         self.location = servers.location
         self.all = servers.all

@@ -17,8 +17,8 @@ from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.lua_scripts import DELETE, Command
 from lockclient.stores.valkey.take import Taking
+from lockclient.stores.valkey.voting.retry_queue import RetryQueue
 from lockclient.stores.valkey.voting.rounds import Rounds
-from lockclient.stores.valkey.voting.undo_queue import UndoQueue
 from lockclient.stores.valkey.wire.server import Sent
 from tests.contract.asking import holder
 
@@ -53,7 +53,7 @@ def test_an_equal_command_during_the_first_is_sent_too() -> None:
             queue.add((0,), command)
         return result()
 
-    queue = UndoQueue(Servers(answer))  # type: ignore[arg-type]
+    queue = RetryQueue(Servers(answer))  # type: ignore[arg-type]
     with closing(queue):
         queue.add((0,), command)
         queue.drain(5)
@@ -61,7 +61,7 @@ def test_an_equal_command_during_the_first_is_sent_too() -> None:
 
 
 def test_a_withdrawal_between_the_steps_of_a_take_leaves_the_clean_up_to_the_take() -> None:
-    delivery, undone = Delivery(), list[Any]()
+    delivery, queued = Delivery(), list[Any]()
 
     class Withdrawn(dict[int, Sent]):
         def items(self) -> Any:
@@ -76,9 +76,9 @@ def test_a_withdrawal_between_the_steps_of_a_take_leaves_the_clean_up_to_the_tak
         return result()
 
     servers = Servers(answer)
-    undo = SimpleNamespace(add_when_answered=lambda *what: undone.append(what))
-    taking = Taking(Rounds(servers, undo), holder("a"), ("", ""), delivery)  # type: ignore[arg-type]
+    retry_queue = SimpleNamespace(add_when_answered=lambda *what: queued.append(what))
+    taking = Taking(Rounds(servers, retry_queue), holder("a"), ("", ""), delivery)  # type: ignore[arg-type]
     with pytest.raises(StoreUnavailable):
         taking.run(Deadline.after(5))
-    assert [(i, len(sent)) for i, sent, *_ in undone] == [(0, 1)]
+    assert [(i, len(sent)) for i, sent, *_ in queued] == [(0, 1)]
     assert delivery.memory.sent is None

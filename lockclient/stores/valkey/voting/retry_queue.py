@@ -1,10 +1,10 @@
-"""Undo queue: commands that each server still has to execute, repeated until it confirms them.
+"""Retry queue: commands that each server still has to execute, repeated until it confirms them.
 
 A failed take, a release, a withdrawal: a majority's confirmation is enough. But each server that
 was sent the take may have executed it, or may do so later, and three such keys of three ended
-acquisitions would block a name on five servers. So the command that undoes it is queued for each of
-them, with a tombstone where the take was never answered and so may arrive later. Nothing is queued
-for a server that was sent nothing, so a queue does not grow while its server is down.
+acquisitions would block a name on five servers. So the command that withdraws it is queued for each
+of them, with a tombstone where the take was never answered and so may arrive later. Nothing is
+queued for a server that was sent nothing, so a queue does not grow while its server is down.
 
 If the process ends first, the rest stays on that server until it expires, or until a taker of the
 lock deletes it as stale (`Taking._purge_stale`).
@@ -37,8 +37,8 @@ _MAX_PENDING: Final = 10_000
 """Commands queued for one server, each of less than a kilobyte."""
 
 
-class _Undo(NamedTuple):
-    """A command that undoes requests to a server, after each was answered or never will be."""
+class _Queued(NamedTuple):
+    """A command that withdraws requests to a server, after each was answered or never will be."""
 
     drop: Command
     tombstone: Command
@@ -55,7 +55,7 @@ class _Undo(NamedTuple):
         return self.drop if not self.requests or any(map(is_granted, self.requests)) else None
 
 
-class UndoQueue:
+class RetryQueue:
     """Commands that wait for each server, sent in the background.
 
     Args:
@@ -64,8 +64,8 @@ class UndoQueue:
 
     def __init__(self, servers: Broadcast) -> None:
         self._servers = servers
-        self._workers = WorkerPool("undo", len(servers.all))
-        self._pending: list[dict[_Undo, None]] = [{} for _ in servers.all]
+        self._workers = WorkerPool("retries", len(servers.all))
+        self._pending: list[dict[_Queued, None]] = [{} for _ in servers.all]
         self._sending: set[int] = set()
         self._overflowed: set[int] = set()
         self._jobs = [
@@ -75,19 +75,19 @@ class UndoQueue:
     def add(self, which: Iterable[int], command: Command) -> None:
         """Have these servers execute this, as soon as they can be reached."""
         for i in which:
-            self._add(i, _Undo(command, command))
+            self._add(i, _Queued(command, command))
 
     def add_when_answered(
         self, i: int, requests: Sequence[Sent], drop: Command, tombstone: Command
     ) -> None:
-        """Have requests to a server undone when each was answered, or never will be."""
-        undo = _Undo(drop, tombstone, tuple(requests))
-        if requests and (undo.is_in_flight() or undo.command()):
-            self._add(i, undo)
+        """Have requests to a server withdrawn when each was answered, or never will be."""
+        queued = _Queued(drop, tombstone, tuple(requests))
+        if requests and (queued.is_in_flight() or queued.command()):
+            self._add(i, queued)
 
-    def _add(self, i: int, undo: _Undo) -> None:
+    def _add(self, i: int, queued: _Queued) -> None:
         pending = self._pending[i]
-        pending[undo] = None
+        pending[queued] = None
         if len(pending) > _MAX_PENDING:
             oldest, *_ = pending  # one step in C, whatever other threads do
             pending.pop(oldest, None)
@@ -116,13 +116,13 @@ class UndoQueue:
 
     def _send_pending(self, i: int) -> float | None:
         pending, postponed, pause = self._pending[i], 0, _RETRY_PAUSE_S
-        for undo in list(pending):  # one step in C: `_add` may run meanwhile
+        for queued in list(pending):  # one step in C: `_add` may run meanwhile
             if not self._servers.reachable(i):
                 return None  # `run` is called when it can be reached
-            pending.pop(undo, None)  # before it is sent: `_add` may queue an equal one meanwhile
-            failure = self._send(i, undo)
+            pending.pop(queued, None)  # before it is sent: `_add` may queue an equal one meanwhile
+            failure = self._send(i, queued)
             if failure is not None:
-                pending[undo] = None  # at the end: it delays no other command
+                pending[queued] = None  # at the end: it delays no other command
                 postponed += 1
                 if failure.permanent:
                     pause = _REFUSED_PAUSE_S
@@ -130,11 +130,11 @@ class UndoQueue:
                     break
         return pause if pending and not self._servers.closed else None
 
-    def _send(self, i: int, undo: _Undo) -> VoteFailure | None:
+    def _send(self, i: int, queued: _Queued) -> VoteFailure | None:
         """Send a server one command; return why it has to be repeated."""
-        if undo.is_in_flight():
+        if queued.is_in_flight():
             return _IN_FLIGHT
-        if (command := undo.command()) is None:
+        if (command := queued.command()) is None:
             return None
         result = self._servers.ask({i: command}, Deadline.after(_TIMEOUT_S))
         failure = result.failures.get(i)
@@ -163,7 +163,7 @@ class UndoQueue:
         self._workers.close()
 
 
-_IN_FLIGHT: Final = VoteFailure("a request that it undoes is in flight")
+_IN_FLIGHT: Final = VoteFailure("a request that it withdraws is in flight")
 
 
 def is_granted(request: Sent) -> bool:
