@@ -97,7 +97,7 @@ class Capabilities:
 
 
 class TicketRenewal(Protocol):
-    """Extends the leases of waiters' tickets while the waiters can act: `common.ticket_renewal`."""
+    """Extends the leases of waiters' tickets while the waiters can act: `common.ticket_leases`."""
 
     def join(self, inbox: Inbox) -> None:
         """Keep this waiter's ticket alive until it leaves."""

@@ -68,7 +68,7 @@ faulthandler.dump_traceback_later(240, exit=True)
 {"loop": lambda: asyncio.run(loop()), "threads": threads}[sys.argv[2]]()
 other.release()
 files = {name for name, _ in seen}
-for name in ("acquire.py", "store.py", "ticket_renewal.py", "watch_stream.py"):
+for name in ("acquire.py", "store.py", "ticket_leases.py", "watch_stream.py"):
     assert any(file.endswith(name) for file in files), (name, files)
 assert longest[0] < LONGEST_S, longest
 print(f"{len(seen)} lines; the longest call on top of one took {longest[0]:.2f} s")

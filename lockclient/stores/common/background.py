@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from lockclient.errors import StoreClosed, StoreFull, StoreUnavailable
 from lockclient.model.clocks import Deadline
-from lockclient.stores.common.ticket_renewal import TicketLeases
+from lockclient.stores.common.ticket_leases import TicketLeases
 from lockclient.stores.mutex_store import MutexStore
 from lockclient.stores.request_types import Withdraw
 from lockclient.threads import scheduler

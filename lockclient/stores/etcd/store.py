@@ -16,6 +16,7 @@ from lockclient.model.retention import RECORD_RETENTION_S
 from lockclient.stores import request_types
 from lockclient.stores.common.background import Background
 from lockclient.stores.common.store_lifecycle import CLEAN_UP_TIMEOUT_S
+from lockclient.stores.common.ticket_leases import TICKET_TTL_S
 from lockclient.stores.etcd.errors import ErrorKind
 from lockclient.stores.etcd.keys import Keys
 from lockclient.stores.etcd.lease import Lease
@@ -33,7 +34,6 @@ from lockclient.stores.etcd.wire.watch_stream import WatchStream
 from lockclient.stores.mutex_store import Capabilities, Guard, WatchEvent, WatchTarget
 from lockclient.stores.outcomes import Outcome, ReadResult
 from lockclient.stores.service_store import MAX_NOTE_BYTES, Batch, Change, Note
-from lockclient.stores.timeouts import TICKET_TTL_S
 from lockclient.threads.pool import WorkerPool
 
 if TYPE_CHECKING:

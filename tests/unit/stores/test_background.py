@@ -13,7 +13,7 @@ from lockclient.acquisition.thread_driver import ThreadInbox
 from lockclient.errors import StoreClosed, StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
-from lockclient.stores.common import background, ticket_renewal
+from lockclient.stores.common import background, ticket_leases
 from lockclient.stores.mutex_store import WatchEvent
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.request_types import Request, Take, Withdraw
@@ -53,7 +53,7 @@ class BusyInbox(ThreadInbox):
 class TestTickets:
     @pytest.fixture(autouse=True)
     def _quick(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(ticket_renewal, "TICKET_RENEWAL_S", 0.1)
+        monkeypatch.setattr(ticket_leases, "TICKET_RENEWAL_S", 0.1)
 
     def test_the_ticket_lease_is_renewed_while_a_client_waits(self) -> None:
         store = KeptStore()

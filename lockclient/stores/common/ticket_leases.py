@@ -1,4 +1,4 @@
-"""Leases of waiters' tickets: extended while the waiters can act."""
+"""Leases of waiters' tickets: how long they last, and their renewal while the waiters can act."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from collections.abc import Hashable
 from lockclient.errors import ClusterMutexError, StoreClosed
 from lockclient.model.clocks import Deadline
 from lockclient.stores.mutex_store import Inbox, MutexStore, WatchEvent
-from lockclient.stores.timeouts import TICKET_RENEWAL_S
 from lockclient.threads.log_queue import get_logger
 from lockclient.threads.pool import Repeating, WorkerPool
 
 log = get_logger(__name__)
+
+TICKET_TTL_S = 10
+"""Seconds after the last `MutexStore.extend_tickets` at which tickets expire."""
+TICKET_RENEWAL_S = TICKET_TTL_S / 4
+"""Seconds between two renewals of a ticket."""
 
 
 class WaiterGroup:
