@@ -123,7 +123,7 @@ def _described(
 
         if before is not None:
             instruments = before.instruments if instruments is None else instruments
-            about = about or before.said
+            about = about or before.about
         observer = Observer(instruments or (), about) if instruments or about else None
 
     def describe() -> None:

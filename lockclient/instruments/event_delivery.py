@@ -47,7 +47,7 @@ class Observer:
 
     def __init__(self, instruments: Sequence[Instrument], about: About | None) -> None:
         self.instruments = tuple(instruments)
-        self.said = about
+        self.about = about
         abouts = [about, *(getattr(instrument, "about", None) for instrument in instruments)]
         self.abouts: list[About] = [ask for ask in abouts if ask is not None]
         self._failing: set[int] = set()

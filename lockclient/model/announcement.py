@@ -23,9 +23,9 @@ def started_at(announcement: str) -> float | None:
 
 
 def _time(announcement: str, key: str) -> float | None:
-    said = announced(announcement).get(key)
+    value = announced(announcement).get(key)
     # A few thousand years at most, and no NaN.
-    return said if isinstance(said, (int, float)) and abs(said) < 1e11 else None
+    return value if isinstance(value, (int, float)) and abs(value) < 1e11 else None
 
 
 CLOCKS_UNKNOWN, CLOCKS_DIFFER = "unknown", "differ"
@@ -46,6 +46,6 @@ def clock_troubles(announcements: Iterable[str]) -> str:
 
 def failing_recipients(announcements: Iterable[str]) -> list[str]:
     """Return the names of recipients of notifications that have failed for ten minutes."""
-    said = (announced(announcement).get("failing") for announcement in announcements)
-    names = {name for failing in said if isinstance(failing, list) for name in failing}
+    fields = (announced(announcement).get("failing") for announcement in announcements)
+    names = {name for failing in fields if isinstance(failing, list) for name in failing}
     return sorted(name for name in names if isinstance(name, str))

@@ -15,9 +15,9 @@ MAX_LISTED_TEXT_CHARS, MAX_LISTED_OBJECT_CHARS = 200, 1000
 MAX_RECORDED_CHARS, MAX_RECORDED_BACKTRACE_CHARS = 4 * 1024, 16 * 1024
 """Characters kept of a text or an object, and of a backtrace, in a removal record."""
 
-_SAID: Final = tuple(fact for fact in FACTS if fact.place == ABOUT and fact.listed)
-_TEXTS: Final = ("hostname", *(fact.name for fact in _SAID if fact.kind == TEXT))
-_OBJECTS: Final = tuple(fact.name for fact in _SAID if fact.kind == TEXTS)
+_LISTED_FACTS: Final = tuple(fact for fact in FACTS if fact.place == ABOUT and fact.listed)
+_TEXTS: Final = ("hostname", *(fact.name for fact in _LISTED_FACTS if fact.kind == TEXT))
+_OBJECTS: Final = tuple(fact.name for fact in _LISTED_FACTS if fact.kind == TEXTS)
 _texts_of: Final = attrgetter(*_TEXTS)
 _objects_of: Final = attrgetter(*_OBJECTS)
 

@@ -228,11 +228,11 @@ def read_stamp(value: bytes) -> tuple[float | None, str | None]:
 
 def read_about(value: bytes, kinds: Mapping[str, str]) -> tuple[dict[str, Any], str | None]:
     """Return the facts of an `about`, and the faults of some or all of it, or None."""
-    said = json_object(value)
-    if said is None:
+    parsed = json_object(value)
+    if parsed is None:
         return {}, "is no JSON object"
     facts, wrong = {}, []
-    for name, item in said.items():
+    for name, item in parsed.items():
         kind = kinds.get(name)
         if kind is None or item is None:
             continue

@@ -191,7 +191,7 @@ class Holder:
     @classmethod
     def read(cls, name: str, found: Mapping[str, Found], *, backtrace: bool = True) -> Holder:
         """Return the holder of lock `name`, read from its subkeys as by `updated`; never raises."""
-        return _written_to({**_UNSAID, "name": name}, found, backtrace=backtrace)
+        return _written_to({**_DEFAULTS, "name": name}, found, backtrace=backtrace)
 
     def updated(self, changes: Mapping[str, Found], *, backtrace: bool = True) -> Holder:
         """Return the holder after these subkeys were written, or deleted (None).
@@ -287,8 +287,8 @@ class Holder:
 
     def facts(self) -> dict[str, Any]:
         """Return all facts for JSON (numbers, texts, null), the backtrace included."""
-        said = {fact.name: getattr(self, fact.name) for fact in FACTS if fact.in_json}
-        return said | {"fencing_token": self.shown_token()}
+        facts = {fact.name: getattr(self, fact.name) for fact in FACTS if fact.in_json}
+        return facts | {"fencing_token": self.shown_token()}
 
     def shown_token(self) -> int:
         """Return the fencing token; 0: the store has none (the number names the acquisition)."""
@@ -335,7 +335,7 @@ _FIELDS_OF: Final[Mapping[str, dict[str, Any]]] = {
 }
 """The fields that each subkey sets, with their values without it."""
 _UNBOUND: Final = {name: None for part in _BOUND for name in _FIELDS_OF[part]}
-_UNSAID: Final[dict[str, Any]] = dict(zip(_FIELDS, _values_of(Holder()), strict=True))
+_DEFAULTS: Final[dict[str, Any]] = dict(zip(_FIELDS, _values_of(Holder()), strict=True))
 
 
 def _written_to(fields: dict[str, Any], changes: Mapping[str, Found], *, backtrace: bool) -> Holder:
@@ -387,8 +387,8 @@ def _read_into(fields: dict[str, Any], part: str, value: bytes) -> str | None:
     if len(value) > longest:
         return f"has {len(value)} bytes, more than {longest}"
     if part == ABOUT:
-        said, problem = read_about(value, _ABOUT)
-        fields.update(said)
+        facts, problem = read_about(value, _ABOUT)
+        fields.update(facts)
     elif part in STAMPS:
         fields[part], problem = read_stamp(value)
     else:

@@ -41,12 +41,12 @@ def _image(pid: int) -> str:
     return sha256(vector).hexdigest()[:16]  # it contains memory addresses, random at each exec
 
 
-def provably_runs(said: str | None) -> bool:
+def provably_runs(known: str | None) -> bool:
     """Return whether the process of a fingerprint certainly still runs; False: perhaps.
 
     If it is this process with another image, that program has ended by `exec`.
     """
-    words = (said or "").split(" ")
+    words = (known or "").split(" ")
     if len(words) != 5 or not (words[2].isascii() and words[2].isdecimal()):
         return False
     own = (fingerprint(os.getpid()) or "").split(" ")

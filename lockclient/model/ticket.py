@@ -27,10 +27,10 @@ class Ticket:
     @classmethod
     def read(cls, name: str, uuid: str, value: bytes, revision: int) -> Ticket:
         """Return a ticket, read from its key and value; a field that can't be read is None."""
-        said = json_facts(value, _TICKET)
-        if (frame := said["frame"]) is not None and size_of(frame) > FRAME_BYTES:
-            said["frame"] = None  # another client wrote too long a text
-        return cls(name, uuid, **said, revision=revision)
+        facts = json_facts(value, _TICKET)
+        if (frame := facts["frame"]) is not None and size_of(frame) > FRAME_BYTES:
+            facts["frame"] = None  # another client wrote too long a text
+        return cls(name, uuid, **facts, revision=revision)
 
     def listed(self) -> Ticket:
         from lockclient.model.cut_texts import shortened  # for services alone
@@ -40,10 +40,10 @@ class Ticket:
         return replace(self, hostname=hostname, thread=thread, reason=reason, actor=actor)
 
     def value(self) -> str:
-        said = {key: getattr(self, key) for key in _TICKET}
-        if said["frame"] is None:
-            del said["frame"]
-        return to_json(said)
+        facts = {key: getattr(self, key) for key in _TICKET}
+        if facts["frame"] is None:
+            del facts["frame"]
+        return to_json(facts)
 
     def facts(self) -> dict[str, Any]:
         """Return all facts for JSON."""

@@ -88,8 +88,8 @@ class Lock:
             self.tickets.pop(part, None)
             self.removals.pop(part, None) if change.kind == "removed" else None
             if value is not None and change.kind == "queue":
-                said = value if len(value) <= MAX_VALUE_BYTES else b""
-                self.tickets[part] = Ticket.read(self.name, part, said, change.created), lease
+                bounded = value if len(value) <= MAX_VALUE_BYTES else b""
+                self.tickets[part] = Ticket.read(self.name, part, bounded, change.created), lease
             elif value is not None:
                 self.removals[part] = Removal.read(self.name, part, value)
 

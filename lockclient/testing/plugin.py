@@ -86,9 +86,9 @@ def _default(store: MutexStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     try:
         with monkeypatch.context() as patch:
             patch.setattr(default_store, "set_default", lambda *_: None)
-            said = default_store.defaults
-            for name in said.__slots__:  # what the test says of owner, labels, instruments ends
-                patch.setattr(said, name, getattr(said, name))
+            defaults = default_store.defaults
+            for name in defaults.__slots__:  # what the test says of owner, labels, instruments ends
+                patch.setattr(defaults, name, getattr(defaults, name))
             yield
     finally:
         default_store.swap_default(before)

@@ -38,14 +38,14 @@ def roughly(seconds: float) -> str:
 
 def parse_duration(text: str) -> float:
     """Read seconds, or numbers with units in the order d, h, m (or min), s; or raise ValueError."""
-    said = text.strip()
-    if re.fullmatch(r"[0-9]+(\.[0-9]*)?|\.[0-9]+", said):
-        return float(said)
+    stripped = text.strip()
+    if re.fullmatch(r"[0-9]+(\.[0-9]*)?|\.[0-9]+", stripped):
+        return float(stripped)
     parts, end = [], 0
-    while (found := _PART.match(said, end)) is not None:
+    while (found := _PART.match(stripped, end)) is not None:
         parts.append((float(found[1]), _SECONDS[found[2]]))
         end = found.end()
     units = [unit for _, unit in parts]
-    if not parts or end < len(said) or units != sorted(set(units), reverse=True):
+    if not parts or end < len(stripped) or units != sorted(set(units), reverse=True):
         raise ValueError(f"{text[:40]!r} is no duration: give seconds or units, {_EXAMPLES}.")
     return sum(number * unit for number, unit in parts)

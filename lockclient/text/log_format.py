@@ -33,10 +33,10 @@ class PlainFormatter(logging.Formatter):
 def log_uncaught() -> None:
     """Write the error that ends a thread or the program to stderr, in plain text."""
 
-    def of_thread(said: threading.ExceptHookArgs) -> None:
-        if said.exc_value is not None and said.exc_type is not SystemExit:
-            name = said.thread.name if said.thread is not None else "unknown"
-            sys.stderr.write(f"The thread {name} has ended: {trace_of(said.exc_value)}\n")
+    def of_thread(hook_args: threading.ExceptHookArgs) -> None:
+        if hook_args.exc_value is not None and hook_args.exc_type is not SystemExit:
+            name = hook_args.thread.name if hook_args.thread is not None else "unknown"
+            sys.stderr.write(f"The thread {name} has ended: {trace_of(hook_args.exc_value)}\n")
 
     threading.excepthook = of_thread
     sys.excepthook = lambda _kind, error, _trace: sys.stderr.write(f"{trace_of(error)}\n")

@@ -31,11 +31,11 @@ def read_trace_url(ctx: click.Context, param: click.Parameter, url: str) -> str:
 
 def trace_link(url: str, holder: Holder) -> str:
     """Return the address with the holder's values in the braces; empty if it lacks one."""
-    said = {**(holder.labels or {}), **(holder.context or {})}
-    if not url or not all(_is_id(said.get(name, "")) for name in _PLACE.findall(url)):
+    values = {**(holder.labels or {}), **(holder.context or {})}
+    if not url or not all(_is_id(values.get(name, "")) for name in _PLACE.findall(url)):
         return ""
     # Any client may have written the values: all that has a meaning in an address is encoded.
-    return _PLACE.sub(lambda place: quote(said[place[1]], safe=""), url)
+    return _PLACE.sub(lambda place: quote(values[place[1]], safe=""), url)
 
 
 def _is_id(text: str) -> bool:

@@ -276,6 +276,6 @@ def probe_permissions(call: Callable[..., Any], root: str, deadline: Any) -> Map
             if refusal.fault is ErrorKind.NO_SPACE:
                 return {}
             if refusal.fault is not ErrorKind.NO_RIGHT:
-                raise refusal.said from refusal.error
+                raise refusal.store_error from refusal.error
             found[folder] = False
     return found

@@ -158,7 +158,7 @@ class EtcdListing(OpenedStore):
             except WireError as error:
                 if error.fault is ErrorKind.TOO_LARGE and pages.ask_for_fewer():
                     continue
-                raise error.said from error.error
+                raise error.store_error from error.error
             revision = revision or answer.header.revision
             yield answer
             kvs = answer.kvs

@@ -89,11 +89,11 @@ class EtcdLocation(Servers):
         with named_source("ETCDCTL_CACERT, ETCDCTL_CERT and ETCDCTL_KEY"):
             location = replace(location, **cls.read_variables(environ, "cacert", "cert", "key"))
         with named_source(cls.user_variables()):
-            said = cls.read_variables(environ, "password", "password_file")
+            given = cls.read_variables(environ, "password", "password_file")
             user, colon, password = environ.get("ETCDCTL_USER", "").partition(":")
-            if colon and said["password"] is None:
-                said["password"] = password
-            return replace(location, user=user or None, **said)
+            if colon and given["password"] is None:
+                given["password"] = password
+            return replace(location, user=user or None, **given)
 
     def at_endpoints(self, endpoints: Sequence[str]) -> EtcdLocation:
         """Return this location with other endpoints, `https://` in front of each for TLS.

@@ -327,4 +327,4 @@ def _for_retry(
         return request
     if error.fault is ErrorKind.COMPACTED and isinstance(request, request_types.GetPosition):
         return replace(request, predecessor=None, predecessor_deleted_at=None)
-    raise error.said from error.error
+    raise error.store_error from error.error

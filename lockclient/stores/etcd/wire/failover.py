@@ -59,23 +59,23 @@ class WireError(Exception):
     Attributes:
         fault: what it means.
         error: the exception of gRPC.
-        said: the exception for the program.
+        store_error: the exception for the program.
     """
 
-    def __init__(self, fault: ErrorKind, error: grpc.RpcError, said: StoreError) -> None:
+    def __init__(self, fault: ErrorKind, error: grpc.RpcError, store_error: StoreError) -> None:
         super().__init__(fault.name)
         self.fault = fault
         self.error = error
-        self.said = said
+        self.store_error = store_error
 
 
 @contextmanager
 def as_store_error() -> Iterator[None]:
-    """Raise `WireError.said` for a `WireError`."""
+    """Raise `WireError.store_error` for a `WireError`."""
     try:
         yield
     except WireError as error:
-        raise error.said from error.error
+        raise error.store_error from error.error
 
 
 @dataclass(slots=True, eq=False)
@@ -286,9 +286,9 @@ class Tries:
             self._new_tokens += 1
             return min(0.05 * (self._new_tokens - 1), self._deadline.remaining())
         if fault not in (ErrorKind.NOT_SENT, ErrorKind.UNKNOWN):
-            said = refused(error, member.endpoint, failover.location)
-            said.unknown = self._delivery.is_unknown
-            raise WireError(fault, error, said)
+            store_error = refused(error, member.endpoint, failover.location)
+            store_error.unknown = self._delivery.is_unknown
+            raise WireError(fault, error, store_error)
         cause = cause_of(error, failover.location)
         return self._unanswered(cause, unknown=fault is ErrorKind.UNKNOWN)
 
