@@ -76,11 +76,10 @@ class Remover:
             else:
                 finished = [self._work(todo, budget)]
         finally:
-            is_limit_reached = bool(todo)
+            has_rest = bool(todo)
             self._pending.extendleft(reversed(todo))
-        if all(finished):
-            # Report how many due locks this run left because of the rate limit; 0: none.
-            left = self._drop_settled() if is_limit_reached else 0
+        if all(finished):  # only the rate limit can have left a rest
+            left = self._drop_settled() if has_rest else 0
             self.rate_limit.withhold(left, self.deadlines.held())
 
     def failing(self) -> set[str]:

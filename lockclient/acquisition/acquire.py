@@ -124,8 +124,10 @@ class Attempt:
                         self._open_watch(self._acquisition.target(), 0)
                     try:
                         # One try is limited, so that a retry carries new stamps.
-                        most, least = timeouts.STORE_TIMEOUT_S, timeouts.ONE_ANSWER_S
-                        outcome = yield step, self._deadline.within(least, most)
+                        limit = self._deadline.within(
+                            timeouts.ONE_ANSWER_S, timeouts.STORE_TIMEOUT_S
+                        )
+                        outcome = yield step, limit
                     except StoreUnavailable as error:
                         step = self._unanswered(error)
                     else:
@@ -206,17 +208,15 @@ class Attempt:
         until = min(Deadline.after(POSITION_POLL_S), self._deadline)
         while True:
             event = yield from self._next_event(inbox, until, self._report)
-            if event is None:
+            # An older event is included in the store's last answer.
+            if event is None or event.gap or event.revision >= wait.revision:
                 break
-            if event.gap:
-                self._watched = None  # `_open_watch` opens a new watch
-                break
-            if event.revision >= wait.revision:  # else the store's last answer included it
-                # A watch that began after the store's last answer may have missed an event: read
-                # the position again, as after a timeout.
-                if event.started:
-                    event = None
-                break
+        if event is not None and event.gap:
+            self._watched = None  # `_open_watch` opens a new watch
+        elif event is not None and event.started:
+            # The watch began after the store's last answer and may have missed an event. So the
+            # state machine reads the position again, as after a timeout.
+            event = None
         if event is None and self._deadline.expired():
             return None
         return self._acquisition.woken(event, Now.read())

@@ -77,7 +77,7 @@ class Holding:
         self.keepalive = keepalive
         # Two one-time actions. `dict.pop` is atomic: exactly one thread gets True, and acts.
         self.one_time = {"report": True, "release": True}
-        self._is_settled = False  # released, or handed to the background
+        self._is_settled = False  # the store has answered the release, or the background sends it
         self._watch: Subscription | None = None
         now = monotonic()
         if store.can.pace:
@@ -209,7 +209,8 @@ class Holding:
             self._pushing = False
 
     def _watch_from(self, revision: int) -> None:
-        observed = partial(self._observed, {"gap": True})
+        # `dict.pop` is atomic: only the first gap of this watch gets True.
+        observed = partial(self._observed, {"first gap": True})
         self._watch = self.store.watch(WatchTarget(self.acquisition.name), revision, observed)
         if self._task.cancelled:  # released meanwhile, and `forget` saw no watch
             self._watch.close()
@@ -224,14 +225,14 @@ class Holding:
             pause = min(pause, self.keepalive)
         return max(pause, 0.01) if pause < math.inf else 3600.0
 
-    def _observed(self, first_gap: dict[str, bool], event: WatchEvent) -> None:
+    def _observed(self, one_time: dict[str, bool], event: WatchEvent) -> None:
         """Called by the watch's threads: record an event.
 
         After a loss, or the first gap of the watch, a background thread runs `read_lock`, which
         opens a new watch after a gap. So later gaps of the same watch do nothing.
         """
         if event.gap:
-            needs_read = first_gap.pop("gap", False)
+            needs_read = one_time.pop("first gap", False)
         else:
             self.acquisition.note_event(event)
             needs_read = self.acquisition.loss is not None
@@ -315,11 +316,10 @@ class Holding:
                 raise
             self._schedule_report()
             raise copy(lost) from error
-        was_handed_over = self._is_settled
-        self._is_settled = True
-        # If a background thread has released the lock meanwhile, the store answers NotHolder
-        # without a removal record: no loss.
-        if isinstance(outcome, NotHolder) and not (was_handed_over and outcome.removal is None):
+        is_in_background, self._is_settled = self._is_settled, True
+        # If the background has released the lock meanwhile, the store answers NotHolder without a
+        # removal record: no loss.
+        if isinstance(outcome, NotHolder) and not (is_in_background and outcome.removal is None):
             acquisition.note_unlock_refused(outcome)
         if acquisition.may_arrive_late:  # a take that was sent again may still arrive
             self._withdraw()

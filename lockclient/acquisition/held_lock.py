@@ -131,7 +131,7 @@ class BaseHeldLock:
         return (
             monotonic() >= acquisition.quiet_until
             or acquisition.loss is not None
-            or "release" not in self._holding.one_time
+            or "release" not in self._holding.one_time  # as `ended`, without a call
         )
 
     def _store(self) -> MutexStore:

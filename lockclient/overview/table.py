@@ -25,7 +25,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from itertools import groupby, islice
 from operator import attrgetter
 
@@ -215,7 +214,7 @@ class Table:
         complete = False  # whether the table is complete up to its revision
         while not self._stopping.is_set():
             try:
-                complete = self._go_on(complete)
+                complete = self._read_and_follow(complete)
                 continue
             except ClusterMutexError as error:
                 self._troubles.failed(READ, error)
@@ -224,7 +223,8 @@ class Table:
             complete = False
             self._stopping.wait(1)
 
-    def _go_on(self, complete: bool) -> bool:
+    def _read_and_follow(self, complete: bool) -> bool:
+        """Read everything unless `complete`, then follow; return whether nothing is missing."""
         if not complete:
             self._loading, self._page_at = True, monotonic()
             self._load(Deadline.after(LOAD_TIMEOUT_S))
@@ -244,30 +244,33 @@ class Table:
         first = not self._ready.is_set()
         removals = NewestRemovals(self._keep_removals, by_time=not self.can.watch)
         fresh = Contents(removals, self._contents.rows, None if first else self.revision)
-        proven = self.is_proven()
+        was_silent = not self.is_proven()
         for batch in self._store.load(kinds, deadline):
             fresh.add(batch)
-            proven &= monotonic() - self._page_at <= self._proof
+            # A store that is restored between two pages answers neither for a while.
+            if monotonic() - self._page_at > self._proof:
+                was_silent = True
             self._page_at = monotonic()
         fresh.finish()
-        back = self._is_restored(fresh.revision, fresh.term)
-        back |= fresh.went_back and self._store.can.watch
+        is_restored = self._is_restored(fresh.revision, fresh.term)
+        if fresh.went_back and self._store.can.watch:
+            is_restored = True
         with self._lock:
             before, self._contents = self._contents.rows, fresh
             self.revision, self._term = fresh.revision, fresh.term
             self.known_at = fresh.known_at
             self.followed = min(self.followed, fresh.revision)  # after a restore
             self.loads += 1
-            if back:
+            if is_restored:
                 self.restored_at = time.time()
-                self._restart_counts(
+                self._restart_timers(
                     "The store was restored from a backup, as its data tell; fencing tokens may "
                     "have gone back."
                 )
             elif self._missed:
-                self._restart_counts("Changes of the store were compacted before they were read.")
-            elif not (proven or first):
-                self._restart_counts(
+                self._restart_timers("Changes of the store were compacted before they were read.")
+            elif was_silent and not first:
+                self._restart_timers(
                     f"The watch has shown nothing for more than {self._proof:.0f} s."
                 )
         self._ready.set()
@@ -322,10 +325,10 @@ class Table:
     def _is_restored(self, revision: int, term: int) -> bool:
         return revision < self.revision or 0 < term < self._term
 
-    def _restart_counts(self, why: str) -> None:
-        anew = partial(replace, seen_at=monotonic(), found=True)
-        rows = self._contents.rows
-        rows.update({name: anew(row) for name, row in rows.items()})
+    def _restart_timers(self, why: str) -> None:
+        """Count the silence of all locks from now on."""
+        now, rows = monotonic(), self._contents.rows
+        rows.update({name: replace(row, seen_at=now, found=True) for name, row in rows.items()})
         self.restarts += 1
         log.warning("%s The times of all locks count from now on.", why)
 

@@ -25,19 +25,16 @@ from lockclient.model.announcement import announced
 from lockclient.model.clocks import monotonic
 from lockclient.overview.table import Table
 from lockclient.stores.service_store import ServiceStore
+from unlocker.notifications.blindness import BlindnessDetector
 from unlocker.notifications.event_messages import (
     CONDITIONS,
-    IS_BLIND,
     RATE_LIMIT_LINE,
     RATE_LIMITED,
-    SEES,
     UNCLAIMED,
     Event,
     alert_end_line,
-    blind_line,
     condition_end_line,
     condition_events,
-    sees_line,
 )
 from unlocker.notifications.note import MAX_OVER, NotificationNote
 from unlocker.notifications.recipients import Recipient
@@ -68,53 +65,9 @@ FORGET_S = 86400.0
 """Time that the note keeps a recipient that no running unlocker announces."""
 _SHUTDOWN_TIMEOUT_S = 1.0
 """Time that `stop` waits for the threads, which write and send the last events."""
-BLIND_AFTER_S = 30.0
-"""Not-ready time, minus half of the ready time, at which people are notified that this unlocker is
-blind."""
 FAILING_AFTER_S = 600.0
 """Time that a recipient must have failed before this unlocker announces that it fails."""
 _MAX_FAILING_ANNOUNCED = 5
-_MAX_STEP_S = 10.0
-"""Maximum of the time between two observations that `BlindnessDetector` adds."""
-
-
-class BlindnessDetector:
-    """Notices that this unlocker is blind (was not ready for a while), and that it works again.
-
-    Not-ready time is added to a sum; half of the ready time is subtracted from it. Each unlocker
-    notifies people of its own blindness, because the other unlockers may be out of reach.
-    """
-
-    def __init__(self, identity: str) -> None:
-        self._identity = identity
-        self._observed_at: float | None = None
-        self._blind_for = 0.0  # 20 s not ready, then 20 s ready: 10 s
-        self._blind: Event | None = None
-
-    def observe(self, why: str | None, now: float) -> Event | None:
-        """Return an event if blindness begins or ends, else None.
-
-        Args:
-            why: the reason why the unlocker is not ready; None: it is ready.
-            now: the monotonic time.
-        """
-        # A process that was stopped is often ready soon after it continues.
-        passed = 0.0 if self._observed_at is None else min(now - self._observed_at, _MAX_STEP_S)
-        self._observed_at = now
-        blind_for = self._blind_for + (passed if why else -passed / 2)
-        self._blind_for = min(BLIND_AFTER_S, max(0.0, blind_for))
-        if self._blind_for >= BLIND_AFTER_S and self._blind is None and why:
-            self._blind = self._event(IS_BLIND, blind_line(self._identity, why), now)
-            self._blind.is_current = lambda: self._blind is not None
-            return self._blind
-        if self._blind_for == 0.0 and self._blind is not None:
-            was_sent, self._blind = self._blind.is_in_note or self._blind.told, None
-            if was_sent:
-                return self._event(SEES, sees_line(self._identity), now)
-        return None
-
-    def _event(self, kind: str, line: str, now: float) -> Event:
-        return Event(f"{self._identity}.{kind}.{now:.0f}", kind, line, time.time(), noticed=now)
 
 
 class Notifier:
@@ -287,7 +240,7 @@ class Notifier:
         is_busy = self._pending or any(event.owed for event in self._shared.note.events)
         with suppress(ClusterMutexError):
             self._shared.refresh(READ_INTERVAL_S if is_busy else IDLE_READ_INTERVAL_S)
-        self._note(now, ending=ending)
+        self._write_note(now, ending=ending)
         self._stepped_at = monotonic()
 
     def _scan(self, now: float) -> None:
@@ -306,27 +259,20 @@ class Notifier:
     def _has_condition(self, name: str) -> bool:
         return name in self._conditions
 
-    def _note(self, now: float, *, ending: bool) -> None:
+    def _write_note(self, now: float, *, ending: bool) -> None:
         """Write the gathered events, and the ends of earlier events, to the note.
 
         The unlocker writes the events when its turn has come. Unlockers take turns by age, the
         oldest first, so a younger unlocker usually finds that the note has the events already.
         """
         notifiers = self._notifiers()
-        names = [name for name, _ in notifiers]
-        rank = names.index(self.identity) if self.identity in names else len(names)
-        turn = GATHER_S + rank * (NEXT_RANK_S + self._poll)
+        turn = self._turn_s([name for name, _ in notifiers])
         with self._lock:
             pending = [*self._pending]
         ended = self._ended(now, turn)
-        for url in (*self._senders, *(url for _, found in notifiers for url in found)):
-            self._announced_at[url] = now
-        known_urls = self._shared.note.urls
-        unused = [
-            url for url in known_urls if now - self._announced_at.setdefault(url, now) > FORGET_S
-        ]
+        unused = self._unused_recipients(notifiers, now)
         is_due = pending and (ending or now >= min(event.noticed for event in pending) + turn)
-        is_new = not known_urls.keys() >= self._senders.keys()
+        is_new = not self._shared.note.urls.keys() >= self._senders.keys()
         if now < self._retry_at or not (ended or is_due or is_new or unused):
             return
         self._retry_at = now + READ_INTERVAL_S  # if the request fails
@@ -345,6 +291,24 @@ class Notifier:
         done = {*pending}
         with self._lock:
             self._pending = [event for event in self._pending if event not in done]
+
+    def _unused_recipients(
+        self, notifiers: Sequence[tuple[str, dict[str, object]]], now: float
+    ) -> list[str]:
+        """Return the note's recipients that nobody has announced for `FORGET_S`."""
+        for url in (*self._senders, *(url for _, found in notifiers for url in found)):
+            self._announced_at[url] = now
+        urls = self._shared.note.urls
+        return [url for url in urls if now - self._announced_at.setdefault(url, now) > FORGET_S]
+
+    def _turn_s(self, names: Sequence[str]) -> float:
+        """Return the seconds after an event at which this unlocker writes it to the note.
+
+        Args:
+            names: the running unlockers that have recipients, the oldest first.
+        """
+        rank = names.index(self.identity) if self.identity in names else len(names)
+        return GATHER_S + rank * (NEXT_RANK_S + self._poll)
 
     def _drop(self, number: int, what: str) -> None:
         """Count dropped events, and log that at most once every `LOG_INTERVAL_S`."""

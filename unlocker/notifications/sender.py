@@ -178,17 +178,16 @@ class Sender:
         self._own_since = (self._own_since or now) if own else None
         if not (own or is_owed or self._outcome):
             self.failing_since = None
-            return
-        if not ending and now < self._sent_at + self._pause_s:
-            return
-        if self._own_since and (ending or now >= self._own_since + UNCOORDINATED_AFTER_S):
+        elif not ending and now < self._sent_at + self._pause_s:
+            pass  # too soon after the last message
+        elif self._own_since and (ending or now >= self._own_since + UNCOORDINATED_AFTER_S):
             self._send_uncoordinated(own)
-            return
-        self._settle()
-        retry_s = min(MAX_RETRY_S, RETRY_S * state.failed) / max(1, turns)
-        is_time = ending or self.works or now >= self._failed_at + retry_s
-        if is_owed and is_time and self._is_sender(state):
-            self._send_owed()
+        else:
+            self._settle()
+            retry_s = min(MAX_RETRY_S, RETRY_S * state.failed) / max(1, turns)
+            is_time = ending or self.works or now >= self._failed_at + retry_s
+            if is_owed and is_time and self._is_sender(state):
+                self._send_owed()
 
     def _is_sender(self, state: UrlState) -> bool:
         return sender_of(state, self._peers.announced(self.url)) == self._peers.identity

@@ -74,6 +74,7 @@ class EtcdStore(EtcdListing):
         self._stream = WatchStream(self._channels, self._keyspace.everything[0])
         self._announced: dict[str, Lease] = {}
         self._tickets = self._ticket_lease()
+        # Leases of the process by `Plan.lease`; tickets have one for threads and one for each loop.
         self._shared_leases = {
             # All removals of an hour share a lease, so each is one request and not two.
             "records": Lease(
@@ -94,7 +95,7 @@ class EtcdStore(EtcdListing):
             self._check_open(request)
         while True:
             plan = PLANS[type(request)](self._keyspace, request)
-            lease = self._shared_leases.get(plan.lease, self._tickets) if plan.lease else None
+            lease = self._lease_for(plan.lease, self._tickets) if plan.lease else None
             try:
                 if lease is not None:
                     plan.bind(lease.get(deadline))
@@ -113,7 +114,7 @@ class EtcdStore(EtcdListing):
             self._check_open(request)
         while True:
             plan = PLANS[type(request)](self._keyspace, request)
-            lease = self._shared_leases.get(plan.lease, channels.tickets) if plan.lease else None
+            lease = self._lease_for(plan.lease, channels.tickets) if plan.lease else None
             try:
                 if lease is not None:
                     plan.bind(await channels.lease_id(lease, deadline))
@@ -121,6 +122,10 @@ class EtcdStore(EtcdListing):
                 return plan.read(answer, delivery.is_unknown)
             except WireError as error:
                 request = _for_retry(error, request, plan, lease)
+
+    def _lease_for(self, kind: str, tickets: Lease) -> Lease:
+        """Return the lease for `Plan.lease`: a shared one, or the caller's own for its tickets."""
+        return tickets if kind == "tickets" else self._shared_leases[kind]
 
     def _on_this_loop(self) -> AioChannels:
         """Return the channels of the running event loop: a channel of grpc.aio belongs to one."""

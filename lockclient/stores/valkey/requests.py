@@ -103,7 +103,7 @@ from lockclient.stores.valkey.keys import (
     token_of,
 )
 from lockclient.stores.valkey.lua_scripts import Answers, Command
-from lockclient.stores.valkey.take import Taking
+from lockclient.stores.valkey.take import Replaceable, Taking
 from lockclient.stores.valkey.voting.quorum import (
     count,
     decoded,
@@ -126,22 +126,24 @@ def do(rounds: Rounds, request: request_types.Request, deadline: Deadline) -> Ou
         plan: Plan[Outcome] = PLANS[type(request)](rounds, request)
         return rounds.call(plan, deadline)
     delivery = request.delivery or Delivery()
-    expected = _reclaimed(request) if isinstance(request, request_types.Reclaim) else ("", "")
+    replaceable = Replaceable("", "")
+    if isinstance(request, request_types.Reclaim):
+        replaceable = _reclaimed(request)
     try:
-        return Taking(rounds, request.holder, expected, delivery).run(deadline)
+        return Taking(rounds, request.holder, replaceable, delivery).run(deadline)
     except ClusterMutexError:
         delivery.in_flight = False
         raise
 
 
-def _reclaimed(request: request_types.Reclaim) -> tuple[str, str]:
-    """Return the uuid whose lock may be taken over, and its last push."""
+def _reclaimed(request: request_types.Reclaim) -> Replaceable:
+    """Return the holder whose lock may be taken over."""
     previous = request.previous
     uuid, seen = previous.uuid or "", max(previous.stamp_revisions)
     if previous.fencing_token != token_of(uuid):
         uuid = "another store's"  # no holder has it
     # A later push wins: the holder is not dead.
-    return uuid, str(push_of(seen)) if seen else ""
+    return Replaceable(uuid, str(push_of(seen)) if seen else "")
 
 
 def _memory(delivery: Delivery | None) -> OwnLock:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.holder import Holder
@@ -56,6 +56,18 @@ Entry = tuple[str, str]
 """The uuid and the number of the try that wrote a lock's key on a server."""
 
 
+class Replaceable(NamedTuple):
+    """The holder that a take may replace.
+
+    Attributes:
+        uuid: its uuid; empty: the take may replace no holder.
+        push: its last known push; empty: any push of the holder is accepted.
+    """
+
+    uuid: str
+    push: str
+
+
 @dataclass(eq=False, slots=True)
 class Taking:
     """One take of a lock.
@@ -63,15 +75,13 @@ class Taking:
     Attributes:
         rounds: asks the servers.
         holder: takes the lock.
-        expected: the uuid of the holder that the take may replace, and that holder's last known
-            push. With an empty uuid the take may replace no holder; with an empty push any push of
-            the holder is accepted.
+        replaceable: the holder that the take may replace.
         delivery: of the acquisition.
     """
 
     rounds: Rounds
     holder: Holder
-    expected: tuple[str, str]
+    replaceable: Replaceable
     delivery: Delivery
 
     def run(self, deadline: Deadline) -> Outcome:
@@ -109,29 +119,11 @@ class Taking:
 
     def _try_once(self, until: Deadline) -> tuple[Outcome | None, Round]:
         """Try once. Return None if no majority gave or refused it; then the try is withdrawn."""
-        rounds, quorum, keys, holder = (
-            self.rounds,
-            self.rounds.quorum,
-            self.rounds.keys,
-            self.holder,
-        )
-        name, uuid, after = holder.name, holder.uuid or "", holder.auto_unlock_after
+        rounds, holder, after = self.rounds, self.holder, self.holder.auto_unlock_after
         number, began = str(next(rounds.tries)), monotonic()
-        lifetime = drifted(rounds.location.longest if after is None else after) + LATE_REQUEST_S
-        take = Command(
-            lua_scripts.TAKE,
-            (keys.server, keys.lock(name), keys.tombstone(name, uuid)),
-            (
-                uuid,
-                number,
-                milliseconds(lifetime),
-                *self.expected,
-                *chain.from_iterable(holder.subkeys().items()),
-            ),
-        )
         self.delivery.in_flight = True
-        commands = dict.fromkeys(rounds.all, take)
-        result = rounds.servers.ask(commands, until, quorum.decides_take)
+        commands = dict.fromkeys(rounds.all, self._command(number))
+        result = rounds.servers.ask(commands, until, rounds.quorum.decides_take)
         answers = result.answers
         if rounds.location.expire:
             self._record_expired(answers)
@@ -141,19 +133,33 @@ class Taking:
             sent.setdefault(i, []).append(request)
         is_in_time = after is None or drifted(monotonic() - began) < after
         granted = count(answers, *GRANTED)
-        if granted >= quorum.majority and is_in_time:
+        if granted >= rounds.quorum.majority and is_in_time:
             if after is not None or self._persist(number, until):
                 if granted < len(answers):
                     # Delete stale keys of other uuids without a second try: the majority that has
                     # just granted this take names this holder, so those uuids hold nothing.
                     for i, entry in self._stale_entries(answers).items():
-                        rounds.retry_queue.add({i}, rounds.drop(name, *entry))
-                return Taken(token_of(uuid), count(answers, "already_taken") > 0), result
+                        rounds.retry_queue.add({i}, rounds.drop(holder.name, *entry))
+                was_taken = count(answers, "already_taken") > 0
+                return Taken(token_of(holder.uuid or ""), was_taken), result
             result.failures |= dict.fromkeys(rounds.all, VoteFailure("it did not keep the lock"))
             answers.clear()
         own.sent = None
         self._withdraw(sent, number)
         return self._refused(answers), result
+
+    def _command(self, number: str) -> Command:
+        """Return the command of the try with this number."""
+        keys, holder, after = self.rounds.keys, self.holder, self.holder.auto_unlock_after
+        longest = self.rounds.location.longest if after is None else after
+        lifetime = milliseconds(drifted(longest) + LATE_REQUEST_S)
+        name, uuid = holder.name, holder.uuid or ""
+        subkeys = chain.from_iterable(holder.subkeys().items())
+        return Command(
+            lua_scripts.TAKE,
+            (keys.server, keys.lock(name), keys.tombstone(name, uuid)),
+            (uuid, number, lifetime, *self.replaceable, *subkeys),
+        )
 
     def _refused(self, answers: Answers) -> Outcome | None:
         """Return the holder, if a majority names it."""

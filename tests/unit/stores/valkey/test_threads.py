@@ -16,7 +16,7 @@ from lockclient.stores.valkey.errors import VoteFailure
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.lua_scripts import DELETE, Command
-from lockclient.stores.valkey.take import Taking
+from lockclient.stores.valkey.take import Replaceable, Taking
 from lockclient.stores.valkey.voting.retry_queue import RetryQueue
 from lockclient.stores.valkey.voting.rounds import Rounds
 from lockclient.stores.valkey.wire.server import Sent
@@ -77,7 +77,7 @@ def test_a_withdrawal_between_the_steps_of_a_take_leaves_the_clean_up_to_the_tak
 
     servers = Servers(answer)
     retry_queue = SimpleNamespace(add_when_answered=lambda *what: queued.append(what))
-    taking = Taking(Rounds(servers, retry_queue), holder("a"), ("", ""), delivery)  # type: ignore[arg-type]
+    taking = Taking(Rounds(servers, retry_queue), holder("a"), Replaceable("", ""), delivery)  # type: ignore[arg-type]
     with pytest.raises(StoreUnavailable):
         taking.run(Deadline.after(5))
     assert [(i, len(sent)) for i, sent, *_ in queued] == [(0, 1)]
