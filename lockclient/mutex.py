@@ -56,14 +56,14 @@ def _exit_block(
     """Release what the block's `__enter__` acquired, unless the block released it."""
     if statement[0].is_placeholder:  # `__exit__` was called before
         return
-    held = statement[0].held or owner._find_manual_block()
+    held = statement[0].held or owner._find_manual_block()  # of a direct call of `__enter__()`
     if not isinstance(held, HeldLock):
         return
     statement[0].held = held  # if an interrupt ends this function, `Statement.clean_up` releases it
     try:
         if "release" in held._holding.one_time or held._holding.is_inherited:
             held.release()  # in a fork's child it raises `LockNotHeld`
-        statement[:] = LEFT  # frees the Statement: its callback never runs
+        statement[:] = LEFT  # frees the Statement, so that its clean-up does not run
     except ClusterMutexError as failure:
         held._raise_exit_error(failure, error)
 
@@ -81,8 +81,8 @@ class HeldLock(BaseHeldLock, AsksStore):
     def alive(self, *, force: bool = False) -> None:
         """Report progress: push the alert and the auto-unlock into the future.
 
-        Within `min(1 s, expected_runtime / 50)` of the last push (in a bucket 1.2 s) it only
-        compares the clock, so hot loops may call it. If the store does not answer, `alive()`
+        Within `min(1 s, expected_runtime / 50)` of the last push (in a bucket: within 1.2 s) it
+        only compares the clock, so hot loops may call it. If the store does not answer, `alive()`
         waits at most 2 s, and raises nothing before the lock's deadline. With `force` it always
         sends a heartbeat, and raises `StoreUnavailable` if the store does not answer.
 
@@ -95,7 +95,7 @@ class HeldLock(BaseHeldLock, AsksStore):
             self._require_held("alive()")
             try:
                 run(self._holding.pushing(force=force), self._holding.store)
-            except StoreUnavailable as error:  # the system gave no thread: nothing was sent
+            except StoreUnavailable as error:  # no thread could be started: nothing was sent
                 if force:
                     raise
                 self._holding.acquisition.last_push_error = str(error)
@@ -149,8 +149,8 @@ class HeldLock(BaseHeldLock, AsksStore):
 def run(steps: Steps[Result], store: MutexStore) -> Result:
     """Run the steps to their end; return their result.
 
-    For the main thread a worker thread runs them, because an exception that a signal handler raises
-    must not interrupt gRPC. Any other thread runs them itself.
+    If the main thread calls this, a worker thread runs the steps, because an exception that a
+    signal handler raises must not interrupt gRPC. Any other thread runs them itself.
 
     Raises:
         ClusterMutexError: a finalizer called in a thread of this library.
@@ -199,7 +199,7 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
         on_lost: called with the `LockLost` once, in a thread of its own, when the lock is lost.
         capture_backtrace: whether to record the stack that acquired the lock.
         release_at_exit: whether to release locks that are still held as the interpreter ends;
-            else the log names them. Only for programs whose other threads have ended by then.
+            else the log names them. Use it only if all other threads end before that.
         owner: a team or a service, for people; default: `setup(owner=…)`.
         labels: further texts by their names, in addition to those of `setup`: at most 16, of
             1,024 bytes in JSON all together.

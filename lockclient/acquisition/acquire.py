@@ -2,10 +2,10 @@
 
 A thread (`thread_driver`) or an event loop (`aio`) drives its steps.
 
-etcd serves a watch that begins at a past revision from a list that it walks every 100 ms. Each
-write to any key advances etcd's revision, so an answer's revision is soon past. So a watch that
-begins at "the answer's revision + 1" often delays a hand-over by 100 ms. A watch that begins from
-now is served at once, but it may miss an event after the answer. Two steps close that gap:
+A watch from a past revision can delay a hand-over by 100 ms, because etcd serves such watches only
+every 100 ms. A watch from "the answer's revision + 1" often is one: each write to any key advances
+the revision meanwhile. A watch from now is served at once, but may miss an event that came after
+the answer. Two steps close that gap:
 
 1. etcd's answer to the watch names the revision after which the watch misses nothing.
 2. If that revision is later than the store's answer, the waiter sends one more `GetPosition`. The
@@ -46,8 +46,8 @@ log = get_logger(__name__)
 WITHDRAW_ANSWER_S = 1.0
 """Seconds that a failed `acquire` waits for its withdrawal; then the background repeats it."""
 LATE_ANSWER_S = 0.3
-"""Seconds from the caller's end of waiting to the first `Withdraw`, which carries a tombstone (a
-key that makes a late take fail). If the answer arrives earlier, no tombstone is needed."""
+"""Seconds to wait for a late answer after the caller gave up. Only without one is a `Withdraw` with
+a tombstone (a key that makes a late take fail) needed."""
 POSITION_POLL_S = 60.0
 """Seconds after which a waiter reads its position, in case a watch missed an event."""
 RIVAL_POLL_S = 1.0
@@ -106,7 +106,7 @@ class Attempt:
         try:
             step: Step | None = self._acquisition.begin(self._begun)
             while step is not None and step is not End.ACQUIRED and step is not End.BUSY:
-                if self._is_given_up:  # read last, see `withdraw_in_background`
+                if self._is_given_up:  # the order is argued in `withdraw_in_background`
                     raise GivenUp
                 if os.getpid() != self._acquisition.pid:
                     raise self._inherited_error()
@@ -123,7 +123,7 @@ class Attempt:
                         # Probably the head of the queue now: open its watch before the request.
                         self._open_watch(self._acquisition.target(), 0)
                     try:
-                        # One try is limited, so that a retry carries new stamps.
+                        # One try takes `STORE_TIMEOUT_S` at most: its retry carries new stamps.
                         limit = self._deadline.within(
                             timeouts.ONE_ANSWER_S, timeouts.STORE_TIMEOUT_S
                         )
@@ -148,7 +148,7 @@ class Attempt:
             self._observe_failure(error)
             raise
         finally:
-            self._has_ended = True  # published first, see `withdraw_in_background`
+            self._has_ended = True  # written before the flag is read, as is argued there
             if self._inbox is not None:
                 self._close_watch(self._inbox)
             if self._is_given_up:
@@ -180,15 +180,15 @@ class Attempt:
         """Return the next step after a request without an answer; None: the time is up.
 
         If the store has answered an earlier request, retry until the deadline. If it has not, and
-        every member refused the connection, raise the error at once. Otherwise retry until the
-        deadline, for `ONE_ANSWER_S` at least, then raise. Without a deadline, raise after
+        every member refuses connections (`error.refused`), raise the error at once. Otherwise retry
+        until the deadline, for `ONE_ANSWER_S` at least, then raise. Without a deadline, raise after
         `STORE_TIMEOUT_S`, unless the store says that it is busy.
         """
         begun_at = self._begun.monotonic
         if self._has_answer:
             if self._deadline.expired():
                 return None
-        elif error.refused:  # every member refused the connection until the deadline
+        elif error.refused:
             raise error
         elif self._deadline == math.inf:
             if not error.busy and monotonic() >= begun_at + timeouts.STORE_TIMEOUT_S:
@@ -203,7 +203,7 @@ class Attempt:
             self._report = WaitReport(self._acquisition.name, self._begun.monotonic)
             self._warn_of_own_lock()
         inbox = self._open_watch(wait.target, 0 if wait.from_now else wait.revision)
-        if self._is_given_up:  # `withdraw_in_background` may have seen no inbox to wake
+        if self._is_given_up:  # read after the inbox exists, see `withdraw_in_background`
             raise GivenUp
         until = min(Deadline.after(POSITION_POLL_S), self._deadline)
         while True:
@@ -288,9 +288,9 @@ class Attempt:
 
     def withdraw_in_background(self) -> None:
         """Withdraw; returns at once. Called by the scheduler's thread or an event loop."""
-        # This thread sets the flag, then reads the acquisition, the inbox and `_has_ended`. The
-        # thread in `steps` publishes each of them, then reads the flag. So at least one of the two
-        # threads sees the other's write.
+        # This thread sets `_is_given_up`, then reads the acquisition, the inbox and `_has_ended`.
+        # The thread in `steps` writes each of them, then reads `_is_given_up`. So at least one of
+        # the two threads sees the other's write.
         self._is_given_up = True
         self._acquisition.delivery.is_given_up = True
         if (inbox := self._inbox) is not None:

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 WATCH_DELAY_S = 1.0
-"""Seconds from the acquisition to its watch: a shorter critical section costs two requests."""
+"""Seconds from the acquisition to its watch. A lock that is held for less time needs no watch, only
+two requests."""
 LOG_FLUSH_S = 0.1
 """Seconds that `on_lost` waits until the log's handlers have the loss."""
 PUSH_TRY_S = 2.0
@@ -44,9 +45,10 @@ class LostListener(Protocol):
 
 
 class Holding:
-    """Heartbeats, loss detection and release of one held lock; the program has its `HeldLock`.
+    """Heartbeats, loss detection and release of one held lock, for the background.
 
-    This refers to the `HeldLock` weakly, so that only the program keeps it alive.
+    The program has a `HeldLock`, which refers to this. This refers to the `HeldLock` weakly, so
+    that only the program keeps it alive.
 
     No thread holds a Python lock while it waits for a store, so a signal handler can't deadlock.
     At its deadline the lock is lost, whatever requests are in flight, even if the store is frozen.
@@ -75,7 +77,7 @@ class Holding:
         self.observation: Observation | None = None  # where the program has instruments
         self.thread: ref[object] | None = None  # freed when the acquiring thread ends
         self.keepalive = keepalive
-        # Two one-time actions. `dict.pop` is atomic: exactly one thread gets True, and acts.
+        # One-time actions. `dict.pop` is atomic: exactly one thread gets True, and acts.
         self.one_time = {"report": True, "release": True}
         self._is_settled = False  # the store has answered the release, or the background sends it
         self._watch: Subscription | None = None
@@ -348,7 +350,7 @@ class Holding:
             self.store.background.clean_up(withdraw)
 
     def forget(self) -> None:
-        """End its timer and its watch."""
+        """Stop the work in the background: the timer, the watch, the look-out for a leak."""
         self._task.cancelled = True
         if self._watch is not None:
             self._watch.close()

@@ -35,7 +35,7 @@ NO_FENCING = (
     "fence by the lock's uuid, or by storage's own conditions, or use etcd."
 )
 NO_GUARD = (
-    "has no transactions over several objects, so that none of yours can be bound to a lock: "
+    "has no transactions over several objects, so no transaction of yours can depend on a lock: "
     "call check_health() before each write, or use etcd."
 )
 
@@ -53,7 +53,7 @@ class Handle(ref["BaseHeldLock"]):
 
 
 class _ThreadLife:
-    """A thread-local object; freed when its thread ends."""
+    """An object of one thread, freed when the thread ends; a weak reference to it shows that."""
 
 
 _thread = threading.local()
@@ -74,7 +74,7 @@ class BaseHeldLock:
         holding.handle = handle
         if holding.keepalive is not None:
             holding.thread = ref(vars(_thread).setdefault("life", _ThreadLife()))
-        if holding.acquisition.loss is not None:  # lost before `on_lost` could be called
+        if holding.acquisition.loss is not None:  # lost already: schedule its report
             holding.loss()
 
     @property
@@ -91,7 +91,8 @@ class BaseHeldLock:
     def fencing_token(self) -> int:
         """The store's revision at which this holder acquired the lock; it only ever grows.
 
-        Send it to storage with every write, and let storage refuse a lower one than it has seen.
+        Send it to the storage with every write, and let the storage refuse any token lower than the
+        highest that it has seen.
 
         Raises:
             StoreError: the store has no number that only grows.
@@ -193,10 +194,11 @@ class BaseHeldLock:
     def _raise_exit_error(self, failure: ClusterMutexError, error: BaseException | None) -> None:
         """Handle `failure`, which the release at the end of a block raised.
 
-        If the body raised nothing (`error` is None), raise `failure`. If the body raised and the
-        store failed, log the failure. If the body raised an Exception other than a loss, and the
-        lock is lost, raise the loss from the body's error. Otherwise return, so that the body's
-        error propagates.
+        - The body raised nothing (`error` is None): raise `failure`.
+        - The body raised, and the store failed: log `failure`.
+        - The body raised an Exception that is no loss, and the lock is lost: raise the loss from
+          the body's error.
+        - Otherwise return, so that the body's error propagates.
         """
         if error is None:
             raise failure

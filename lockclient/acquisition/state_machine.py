@@ -21,10 +21,13 @@ The states are the values of `State`. `_HANDLER_OF` is this table as code:
     claiming     Claim         Taken: held · Refused: waiting or claiming · no ticket: queueing
     refreshing   Push          Done: held · Conflict: refreshing
 
-If an earlier attempt took the lock, or the answer took longer than `push_interval`, refreshing
-replaces held. In a store without a queue waiting replaces queueing, and taking replaces claiming. A
-Refused with a spent uuid, and a NotHolder, lead to USED_UP. A caller that does not wait gets BUSY
-instead of queueing, waiting and USED_UP.
+"Unsure" means that the store's answer does not show which ticket is ahead. Exceptions to the table:
+
+- A take was sent twice and the first one took the lock, or the answer took longer than
+  `push_interval`: the stamps are old, so refreshing comes before held.
+- The store has no queue: waiting instead of queueing, and taking instead of claiming.
+- The outcome says `uuid_spent`, or is NotHolder: the end is UUID_SPENT.
+- The caller does not wait: the end is BUSY instead of queueing, waiting or UUID_SPENT.
 
 A waiter watches the ticket ahead of it, and the head of the queue watches the holder, so that one
 release wakes one waiter. A watch event only starts a request: the store's transaction decides which
@@ -40,7 +43,6 @@ from enum import Enum
 from typing import Any, Final
 
 from lockclient.acquisition.validity import Validity
-from lockclient.model.backtrace import innermost_frame
 from lockclient.model.clocks import Now, Runtime
 from lockclient.model.holder import Holder
 from lockclient.model.process_identity import provably_runs
@@ -95,7 +97,9 @@ class End(Enum):
 
     ACQUIRED = "the lock is held"
     BUSY = "another holder has the lock, and the caller does not wait"
-    USED_UP = "this uuid had the lock, and lost it before its process knew: begin with a new uuid"
+    UUID_SPENT = (
+        "this uuid had the lock, and lost it before its process knew: begin with a new uuid"
+    )
     """A uuid identifies one acquisition, because removal records name acquisitions by uuid."""
 
 
@@ -103,7 +107,7 @@ Step = Request | Wait | End
 
 
 class State(Enum):
-    """The state until the lock is held; its value is the kind of the request sent last."""
+    """The state until the lock is held; its value is the last request's type, if one was sent."""
 
     NEW = None
     TAKING = Take
@@ -158,7 +162,7 @@ class Acquisition(Validity):
         self._ticket_revision, self._is_queue_short = 0, False
         self._watched: WatchTarget | None = None
         self._sent_at = 0.0
-        self._may_reclaim = holder.identity is not None  # once
+        self._may_reclaim = holder.identity is not None  # at most one Reclaim is sent
         self.rival: Holder | None = None
         """The holder at the last read, if it has our identity and its process runs."""
         self._queued_since: float | None = None
@@ -257,19 +261,18 @@ class Acquisition(Validity):
         return End.ACQUIRED
 
     def _spent(self, _outcome: Refused | NotHolder, _now: Now) -> Step:
-        return End.USED_UP if self._queue else End.BUSY
+        return End.UUID_SPENT if self._queue else End.BUSY
 
     def _positioned(self, position: Position, now: Now) -> Step:
-        if position.ticket or not self._has_queue:
-            return self._wait_in_queue(position, now)
-        return self._queue_again(now)
+        has_place = position.ticket or not self._has_queue
+        return self._wait_in_queue(position, now) if has_place else self._queue_again(now)
 
     def _claim_refused(self, outcome: Refused, now: Now) -> Step:
         if outcome.uuid_spent:
             return self._spent(outcome, now)
         if not outcome.ticket:
             return self._queue_again(now)
-        # A client without queue support has the lock.
+        # The head was refused: a client that ignores the queue has the lock.
         return self._wait_in_queue(Position(True, None, outcome.holder, outcome.revision), now)
 
     def _refused(self, outcome: Refused, now: Now) -> Step:
@@ -316,17 +319,7 @@ class Acquisition(Validity):
             return self._watch(self.target(), 0)
         holder = self._stamped(now)
         self._queued_since = self._queued_since or now.wall
-        ticket = Ticket(
-            holder.name,
-            self.uuid,
-            hostname=holder.hostname,
-            pid=holder.pid,
-            thread=holder.thread,
-            reason=holder.reason,
-            since=round(self._queued_since, 3),
-            actor=holder.actor,
-            frame=innermost_frame(holder.backtrace),
-        )
+        ticket = Ticket.of(holder, self._queued_since)
         return self._ask(TakeOrQueue(holder, ticket, delivery=self.delivery), now)
 
     def _queue_again(self, now: Now) -> Step:
@@ -354,7 +347,8 @@ class Acquisition(Validity):
         self._watched, self.state = target, State.WAITING
         if not self._has_queue:  # revisions need not grow there, and its events are current
             return Wait(target, 0, from_now=True)
-        return Wait(target, revision + 1, target.ticket is None or self._is_queue_short)
+        from_now = target.ticket is None or self._is_queue_short  # see `acquire`
+        return Wait(target, revision + 1, from_now)
 
     def _claim(self, now: Now) -> Step:
         if not self._has_queue:
@@ -376,7 +370,7 @@ class Acquisition(Validity):
 
     def _stamped(self, now: Now) -> Holder:
         taken_at = round(now.wall, 3)
-        if self._record.locked_at != taken_at:  # else the record has stamps of this millisecond
+        if self._record.locked_at != taken_at:  # in the same millisecond the stamps are right
             stamped = self._record.stamped(self._runtime.stamps(now.wall))
             self._record = replace(stamped, locked_at=taken_at)
         return self._record

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
-from lockclient.model.backtrace import FRAME_BYTES
+from lockclient.model.backtrace import FRAME_BYTES, innermost_frame
 from lockclient.model.fields import COUNT, TEXT, TIME, json_facts, size_of, to_json
+from lockclient.model.holder import Holder
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,25 @@ class Ticket:
     revision: int = 0
     actor: str | None = None
     frame: str | None = None
+
+    @classmethod
+    def of(cls, holder: Holder, since: float) -> Ticket:
+        """Return the ticket of a waiter that has waited since this wall-clock time.
+
+        Args:
+            holder: the record that the waiter will write when it acquires the lock.
+        """
+        return cls(
+            holder.name,
+            holder.uuid or "",
+            hostname=holder.hostname,
+            pid=holder.pid,
+            thread=holder.thread,
+            reason=holder.reason,
+            since=round(since, 3),
+            actor=holder.actor,
+            frame=innermost_frame(holder.backtrace),
+        )
 
     @classmethod
     def read(cls, name: str, uuid: str, value: bytes, revision: int) -> Ticket:

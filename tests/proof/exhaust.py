@@ -202,7 +202,7 @@ class World:
             client.waiting = step
         elif step is End.ACQUIRED:
             client.held = True
-        elif step in (End.BUSY, End.USED_UP):
+        elif step in (End.BUSY, End.UUID_SPENT):
             self._give_up(client)
         else:
             self._send(client, step)

@@ -219,7 +219,9 @@ class TestLostAnswers:
 
     def test_a_lock_removed_before_its_confirmation_needs_a_new_uuid(self) -> None:
         patient, hasty = begun(), begun(queue=False)
-        assert steps(patient, Taken(5, by_earlier_send=True), NotHolder("o", None)) is End.USED_UP
+        assert (
+            steps(patient, Taken(5, by_earlier_send=True), NotHolder("o", None)) is End.UUID_SPENT
+        )
         assert steps(hasty, Taken(5, by_earlier_send=True), NotHolder("o", None)) is End.BUSY
         assert hasty.start_withdrawal() == Withdraw("x", "me")
         again = patient.with_new_uuid("me-again").begin(at(1))
@@ -229,7 +231,8 @@ class TestLostAnswers:
     def test_a_removed_uuid_is_not_used_again(self) -> None:
         acquisition = begun()
         assert (
-            steps(acquisition, Refused(None, 7), Refused(None, 8, uuid_spent=True)) is End.USED_UP
+            steps(acquisition, Refused(None, 7), Refused(None, 8, uuid_spent=True))
+            is End.UUID_SPENT
         )
 
     @pytest.mark.parametrize(
