@@ -13,9 +13,9 @@ from lockclient.service.service_flags import hosts_of, with_options
 from lockclient.text.escaping import HAS_AT, hidden
 from lockclient.text.url import is_loopback
 from mutexdash.security.access_rules import Access
+from mutexdash.security.client_addresses import Networks
 from mutexdash.security.htpasswd import BadFile, Passwords
 from mutexdash.security.login import Basic, Header, Login
-from mutexdash.security.networks import Networks
 
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)+", re.ASCII)
 _HEADER = re.compile(r"[A-Za-z0-9-]{1,60}", re.ASCII)

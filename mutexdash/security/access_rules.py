@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mutexdash.security.client_addresses import Networks
 from mutexdash.security.login import Login
-from mutexdash.security.networks import Networks
 
 
 @dataclass(frozen=True)

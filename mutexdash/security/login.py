@@ -13,8 +13,8 @@ from werkzeug.datastructures import WWWAuthenticate
 from werkzeug.exceptions import ServiceUnavailable, TooManyRequests, Unauthorized
 
 from lockclient.service.rate_limits import RateLimits
+from mutexdash.security.client_addresses import Networks, network_of
 from mutexdash.security.htpasswd import Passwords
-from mutexdash.security.networks import Networks, network_of
 
 PEER = "mutexdash.peer"
 """The key of the connection's own address in the WSGI environment."""

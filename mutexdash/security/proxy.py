@@ -11,8 +11,8 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 
 from lockclient.service.request_filter import ALIVE, METRICS, READY
 from mutexdash.security.access_rules import Access
+from mutexdash.security.client_addresses import address_of
 from mutexdash.security.login import ASKED_HOST, PEER
-from mutexdash.security.networks import address_of
 
 _PROBES = (ALIVE, READY, METRICS)
 _HOST: Final = re.compile(r"([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]+)?", re.IGNORECASE)

@@ -20,7 +20,7 @@ import pytest
 
 from lockclient import ClusterMutex, Settings
 from lockclient.cli.setup.ports import free_port
-from lockclient.cli.setup.processes import end, spawn
+from lockclient.cli.setup.spawn import end, spawn
 from lockclient.stores.service_store import ServiceStore
 from tests.support import documents
 from tests.support.processes import run_to_end, wait_until

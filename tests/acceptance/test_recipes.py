@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex
-from lockclient.cli.setup.processes import end
+from lockclient.cli.setup.spawn import end
 from lockclient.stores.service_store import ServiceStore
 from tests.acceptance.shells import PATIENCE, held, in_line, remove
 from tests.support.documents import codes, text

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lockclient import ClusterMutex, Settings
-from lockclient.cli.setup.processes import end
+from lockclient.cli.setup.spawn import end
 from lockclient.stores.service_store import ServiceStore
 from tests.acceptance.shells import environment, remove
 from tests.support.documents import codes

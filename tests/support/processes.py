@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import pytest
 
-from lockclient.cli.setup.processes import end, spawn
+from lockclient.cli.setup.spawn import end, spawn
 from tests.support.machine_needs import find
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from typing import TypeVar
 from unittest.mock import patch
 
 from lockclient.cli import main
-from lockclient.cli.setup.processes import end
+from lockclient.cli.setup.spawn import end
 from lockclient.stores import registry
 from lockclient.stores.settings import Settings
 from lockclient.testing.memory_store import MemoryStore

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import click
 
 from lockclient.cli.exit_status import SIGNALLED
-from lockclient.cli.operate.tables import (
+from lockclient.cli.operate.terminal_tables import (
     Column,
     print_table,
     rich_table,

@@ -6,7 +6,7 @@ import time
 
 import click
 
-from lockclient.cli.operate.tables import Column, print_table
+from lockclient.cli.operate.terminal_tables import Column, print_table
 from lockclient.cli.options import json_option, store_options, with_facts
 from lockclient.cli.output import counted, cut_middle, cut_process, on_terminal, print_json
 from lockclient.cli.store_access import READ_ALL_TIMEOUT_S, check_reachable, opened_store

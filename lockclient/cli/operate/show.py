@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import click
 
-from lockclient.cli.operate.tables import COLOURS
+from lockclient.cli.operate.terminal_tables import COLOURS
 from lockclient.cli.options import LockName, json_option, store_options, with_facts
 from lockclient.cli.output import print_json, wrapped
 from lockclient.cli.store_access import (

@@ -18,7 +18,7 @@ import click
 
 from lockclient.cli.setup.etcd_server import etcd_in, find_etcd
 from lockclient.cli.setup.ports import DEFAULT_PORTS, kept_ports
-from lockclient.cli.setup.processes import end, spawn
+from lockclient.cli.setup.spawn import end, spawn
 from lockclient.cli.setup.store_server import START_TIMEOUT_S, StoreServer, fetch
 from lockclient.cli.setup.valkey_server import Valkey, find_valkey
 from lockclient.errors import ClusterMutexError

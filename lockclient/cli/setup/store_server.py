@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from lockclient.cli.setup.ports import free_port
-from lockclient.cli.setup.processes import end, spawn
+from lockclient.cli.setup.spawn import end, spawn
 
 START_TIMEOUT_S = 60.0
 """Seconds until a program must be ready."""

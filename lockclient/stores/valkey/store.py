@@ -17,12 +17,12 @@ from lockclient.stores.findings import Finding, Voter
 from lockclient.stores.mutex_store import Capabilities
 from lockclient.stores.service_store import Change, Note
 from lockclient.stores.valkey import diagnosis
+from lockclient.stores.valkey.announcements_and_note import Unlockers
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.listing import KeyListing
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.lua_scripts import DELETE, Command
 from lockclient.stores.valkey.requests import do
-from lockclient.stores.valkey.unlockers import Unlockers
 from lockclient.stores.valkey.voting.retry_queue import RetryQueue
 from lockclient.stores.valkey.voting.rounds import Plan, Rounds
 from lockclient.stores.valkey.wire.broadcast import Broadcast

@@ -26,7 +26,7 @@ from typing import Any
 
 from lockclient import Settings
 from lockclient.cli.setup.etcd_server import Etcd, find_etcd
-from lockclient.cli.setup.processes import end
+from lockclient.cli.setup.spawn import end
 from tests.support.etcd_binary import etcdctl_of
 
 CHECKOUT = Path(__file__).parents[3]

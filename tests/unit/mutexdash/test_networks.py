@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mutexdash.security.networks import network_of
+from mutexdash.security.client_addresses import network_of
 
 
 @pytest.mark.parametrize(
