@@ -1,27 +1,7 @@
 """Lua scripts: each is one atomic step on one server. `Command` is a script with its arguments.
 
-Most scripts begin by checking that the server has lost nothing. `<root>/server` is written when a
-client first connects to a server. It names the server's process (`run`, its `run_id`), the `terms`
-that all clients share (the number of servers, and how long a lock may go without a heartbeat), and
-when the server may vote. A client with other terms is refused: three servers and five have
-different majorities. The server has no vote in these cases:
-
-- The key is missing: the server was emptied (`FLUSHALL`, a restart without its data), or is new.
-- It names another process: the server was restarted, or it has copied another server's data.
-- The server is a replica, or was one since: its primary's data, this key included, replaced its
-  own. When it is promoted its `run_id` stays, but `master_replid2` names the history that it
-  continues, an id that is never used twice; so `replid2` in a copy of the key is an older one.
-  (`master_replid` proves nothing: a backup or a first replica changes it on a healthy server.)
-  Connections stay open meanwhile, so each script checks this in the step in which it votes.
-
-In each case the server may have forgotten locks that it gave. `REGISTER` decides when a connection
-is opened. An operator may vouch that the server writes everything to its disk before it answers
-(`kept`, set by `clustermutex vouch --kept`); unless `INFO` contradicts that, the server continues
-to vote. Any other server votes after `longest` by its own clock, and until then no answer of it
-counts, not even that a lock is free. (Only `CONFIG GET` could prove it, and a user who may send
-that can read the server's passwords.)
-
-A user without the right to `EVAL` reads by plain commands: see `reads`.
+Most scripts begin by checking that the server may vote: see `voting_servers`. A user without the
+right to `EVAL` reads by plain commands: see `reads`.
 """
 
 from __future__ import annotations
@@ -31,7 +11,8 @@ from hashlib import sha1
 from typing import Any, Final, NamedTuple
 
 from lockclient.model.holder import MAX_VALUE_BYTES, SUBKEYS
-from lockclient.stores.valkey.keys import LATE_REQUEST_S
+from lockclient.stores.valkey import voting_servers
+from lockclient.stores.valkey.name_index import INDEX
 
 NUMBERS: Final = ("take", "push", "expiry")
 """Fields of a lock in addition to its subkeys."""
@@ -67,33 +48,6 @@ class Reply(NamedTuple):
 Answers = Mapping[int, Reply]
 """Replies by the servers' stores in the URL."""
 
-_PAST: Final = """
-local replication = redis.call('INFO', 'replication')
-local past = string.match(replication, 'master_replid2:(%x+)') or ''
-if not string.find(past, '[^0]') then past = '' end
-"""
-_VOTES: Final = f"""{_PAST}
-local state = redis.call('HMGET', KEYS[1], 'run', 'terms', 'votes_at', 'replid2')
-if not state[1] then return {{'empty'}} end
-local promoted = past ~= '' and past ~= state[4]
-if state[1] ~= ARGV[1] or promoted or string.find(replication, 'role:slave', 1, true) then
-    return {{'another'}}
-end
-if state[2] ~= ARGV[2] then return {{'terms', state[2] or ''}} end
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local wait = (tonumber(state[3]) or 0) - now
-if wait > 0 then return {{'waits', string.format('%d', wait)}} end
--- With expire=1 a lock ends with its time. Its key stays for a day, or until a taker has recorded
--- that it expired.
-local expires = string.find(ARGV[2], ' expire=1', 1, true)
-local function over(key)
-    if not expires then return false end
-    local left = redis.call('PTTL', key)
-    return left >= 0 and left < {LATE_REQUEST_S * 1000:.0f}
-end
-"""
-
 _RUNS_IF_FULL: Final = """
 -- A server at its maxmemory refuses a script whose first write may need memory, but not one that
 -- began with a deletion. So this deletes a key that never exists. A user without the right to it is
@@ -102,30 +56,6 @@ redis.pcall('DEL', (string.gsub(KEYS[1], '[^/]+$', 'withdrawn/')))
 """
 """Begins each writing script whose first key is `<root>/server`, except `TAKE`: what extends or
 frees a lock needs little memory."""
-
-_INDEX: Final = """
--- The set at a folder's own name has the rest of the name of each key below it. An entry proves
--- nothing. It is written with its key; a writer checks two other entries and removes those without
--- a key, so that about half of the entries are stale at most.
-local function place(key)
-    local index, entry = string.match(key, '^(.+/removed)/([^/]+/[^/]+)$')
-    if not index then index, entry = string.match(key, '^(.+)/([^/]+)$') end
-    return index, entry
-end
-local function enter(key)
-    local index, entry = place(key)
-    redis.call('SADD', index, entry)
-    for _, other in ipairs(redis.call('SRANDMEMBER', index, 2)) do
-        if redis.call('PTTL', index .. '/' .. other) == -2 and other ~= entry then
-            redis.call('SREM', index, other)
-        end
-    end
-end
-local function leave(key)
-    local index, entry = place(key)
-    redis.pcall('SREM', index, entry)
-end
-"""
 
 _WHOLE: Final = """
 -- Other programs may have written values of any size.
@@ -147,10 +77,10 @@ end
 
 def script(source: str, *, votes: bool = False) -> Script:
     """Return a script with the functions that it calls."""
-    for function, definition in (("whole(", _WHOLE), ("enter(", _INDEX), ("leave(", _INDEX)):
+    for function, definition in (("whole(", _WHOLE), ("enter(", INDEX), ("leave(", INDEX)):
         if function in source and definition not in source:
             source = definition + source
-    source = _VOTES + source if votes else source
+    source = voting_servers.MAY_VOTE + source if votes else source
     sha = sha1(source.encode()).hexdigest()  # noqa: S324 - Valkey names scripts by it
     return Script(source, sha, votes)
 
@@ -165,41 +95,7 @@ def writing_script(source: str) -> Script:
     return voting_script(_RUNS_IF_FULL + source)
 
 
-REGISTER: Final = script(
-    _RUNS_IF_FULL
-    + _PAST
-    + """
--- KEYS server; ARGV run, terms, 1 if the server has an append-only file, 1 or 0 if an operator
--- vouches that it is durable or is not (else empty), 1 if an operator vouches that nobody holds a
--- lock, `longest` in milliseconds
-local state = redis.call('HMGET', KEYS[1], 'run', 'terms', 'votes_at', 'kept', 'replid2', 'uuid')
-if state[6] then return redis.error_reply('WRONGTYPE a lock of the prefix above') end
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-if state[1] and state[2] ~= ARGV[2] then return {'terms', state[2] or ''} end
-local promoted = past ~= '' and past ~= state[5]
-local may_keep = ARGV[3] == '1' and not promoted
-local longest = ARGV[6] * 1.01
--- A later time was written when the server's clock was ahead: then the wait begins now.
-local at = math.min(tonumber(state[3]) or 0, now + longest)
-if not state[1] or promoted or (state[1] ~= ARGV[1] and not (state[4] == '1' and may_keep)) then
-    at = now + longest
-end
-if ARGV[5] == '1' then at = 0 end
--- What an operator vouches for holds for later writes and survives a restart. It ends when the
--- server was emptied or contradicts it: then it has lost something that it answered.
-local kept = ARGV[4] ~= '' and ARGV[4] or state[1] and state[4] or '0'
-if not may_keep then kept = '0' end
-local text = string.format('%d', at)
--- A server forgets `master_replid2` after a while, so the last one stays here.
-if past == '' then past = state[5] or '' end
-if state[1] ~= ARGV[1] or state[3] ~= text or state[4] ~= kept or (state[5] or '') ~= past then
-    redis.call('HSET', KEYS[1], 'run', ARGV[1], 'terms', ARGV[2], 'votes_at', text, 'kept', kept,
-        'replid2', past)
-end
-return {'registered', string.format('%d', math.max(0, at - now)), kept}
-"""
-)
+REGISTER: Final = script(_RUNS_IF_FULL + voting_servers.REGISTER)
 
 TAKE: Final = voting_script("""
 -- KEYS server, lock, tombstone; ARGV run, terms, uuid, number of the try, expiry, the
