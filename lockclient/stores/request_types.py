@@ -166,7 +166,7 @@ Request = (
 )
 
 
-KEEPING: Final = (Push, Unlock, Withdraw)
+PRIORITY: Final = (Push, Unlock, Withdraw)
 """The requests that extend or end a lock: they never queue behind takes."""
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from lockclient.stores.outcomes import Outcome
-from lockclient.stores.request_types import KEEPING, Request, delivery_of
+from lockclient.stores.request_types import PRIORITY, Request, delivery_of
 from lockclient.threads.pool import Work, WorkerPool
 
 Result = TypeVar("Result")
@@ -43,7 +43,7 @@ class AsyncBridge:
         """
         # Set before the thread has the request, which may begin at any moment then.
         delivery_of(request).in_flight = True
-        if isinstance(request, KEEPING):
+        if isinstance(request, PRIORITY):
             return await by_thread(self._urgent.submit, work)
         name = getattr(request, "name", "") or request.holder.name  # type: ignore[union-attr]
         return await by_thread(

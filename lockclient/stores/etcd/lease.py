@@ -27,7 +27,7 @@ class Lease:
     """
 
     def __init__(
-        self, channels: Channels, ttl: float, reuse: float, *, renewed: bool = False
+        self, channels: Channels, *, ttl: float, reuse: float, renewed: bool = False
     ) -> None:
         self._channels = channels
         self._ttl = ttl

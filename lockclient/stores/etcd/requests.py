@@ -1,7 +1,7 @@
 """Requests of a mutex as etcd transactions, each with the reader of its answer; no I/O.
 
-The table is in `docs/protocol.md`. A request may be sent twice: answers get lost. `Withdraw` and
-reads are idempotent; else the second sending's failure branch reads what the first one did.
+The table is in `docs/protocol.md`. Answers get lost, so a request may be sent twice. `Withdraw` and
+reads are idempotent. For the others, the second sending's failure branch reads what the first did.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 CREATE, LESS, MOD = wire.Compare.CREATE, wire.Compare.LESS, wire.Compare.MOD
 VALUE, VERSION = wire.Compare.VALUE, wire.Compare.VERSION
 _Reader = Callable[[wire.TxnAnswer], wire.RangeAnswer]
-"""Takes the answer of a branch; returns the answer of one of its range operations."""
+"""Returns, from a transaction's answer, the answer of one range operation: see `_get`."""
 
 
 class Plan(SimpleNamespace):  # its constructor is C code: two plans are made in each cycle
     """One request: the transaction to send, and the function that reads its answer.
 
     Attributes:
-        read: returns the outcome of an answer; its second argument says whether an earlier sending
-            of the request may have happened.
+        read: returns the outcome of an answer; its second argument says whether the request may
+            have been executed once before.
         lease: the lease that the transaction needs, if any.
         bound: the puts that need it.
     """
@@ -111,7 +111,7 @@ def _take_or_queue(keyspace: Keys, request: request_types.TakeOrQueue) -> Plan:
 def _get_position(keyspace: Keys, request: request_types.GetPosition) -> Plan:
     txn, keys = wire.Txn(), keyspace.keys_of(request.name)
     ticket, holder = _get(txn.success, keys.ticket(request.uuid)), _get(txn.success, keys.uuid)
-    if request.predecessor_deleted_at is not None:
+    if request.predecessor_deleted_at is not None:  # the holder at that revision
         ahead = _get(txn.success, keys.uuid, revision=request.predecessor_deleted_at)
     elif request.predecessor is not None:
         ahead = _get(txn.success, keys.ticket_as_read(request.predecessor))
@@ -122,15 +122,15 @@ def _get_position(keyspace: Keys, request: request_types.GetPosition) -> Plan:
     def read(answer: wire.TxnAnswer, _resent: bool) -> Outcome:
         own, found = ticket(answer).kvs, ahead(answer).kvs
         queued = bool(own) and own[0].create_revision == request.ticket_revision
-        predecessor, is_unsure = segment_of(found[0].key) if found else None, False
         if request.predecessor_deleted_at is not None:
-            # If the transaction that deleted the predecessor's ticket put its uuid into the lock,
-            # the predecessor got the lock. Otherwise it withdrew, and another waiter may be ahead.
-            got_it = bool(found) and found[0].mod_revision == request.predecessor_deleted_at
-            winner = _value(ahead(answer)) if got_it else None
-            predecessor, is_unsure = None, winner != unquote(request.predecessor or "")
-        elif request.predecessor is not None:  # a later ticket may have the same name
-            is_unsure = not found or found[0].create_revision > request.ticket_revision
+            # The predecessor became the holder, or it withdrew: then another waiter may be ahead.
+            is_new = bool(found) and found[0].mod_revision == request.predecessor_deleted_at
+            holder_then = _value(ahead(answer)) if is_new else None
+            predecessor, is_unsure = None, holder_then != unquote(request.predecessor or "")
+        else:
+            predecessor, is_unsure = segment_of(found[0].key) if found else None, False
+            if request.predecessor is not None:  # it may have queued again, behind this waiter
+                is_unsure = not found or found[0].create_revision > request.ticket_revision
         revision = answer.header.revision
         return outcomes.Position(queued, predecessor, _value(holder(answer)), revision, is_unsure)
 
@@ -345,7 +345,7 @@ def _require_free(txn: wire.Txn, keys: LockKeys) -> None:
 def _put_holder(operations: _Operations, keys: LockKeys, holder: Holder) -> None:
     prefix = keys.lock[0]
     if holder.auto_unlock_at is None:
-        # No stamp means "never": another client may have left one.
+        # A missing stamp means "never", so delete one that another client may have left.
         _delete(operations, prefix + b"auto_unlock_at")
     for part, value in holder.subkeys().items():
         put = operations.add().put

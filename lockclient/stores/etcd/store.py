@@ -29,7 +29,7 @@ from lockclient.stores.etcd.wire.async_channels import AioChannels
 from lockclient.stores.etcd.wire.channels import Borrowed, Channels, endpoint_of
 from lockclient.stores.etcd.wire.failover import WireError, as_store_error
 from lockclient.stores.etcd.wire.rpc_methods import RANGE, TXN
-from lockclient.stores.etcd.wire.watch_state import Missed, News, Started, Watch
+from lockclient.stores.etcd.wire.watch_state import News, Started, Watch, WatchEnded
 from lockclient.stores.etcd.wire.watch_stream import WatchStream
 from lockclient.stores.mutex_store import Capabilities, Guard, WatchEvent, WatchTarget
 from lockclient.stores.outcomes import Outcome, ReadResult
@@ -78,14 +78,14 @@ class EtcdStore(EtcdListing):
         self._shared_leases = {
             # All removals of an hour share a lease, so each is one request and not two.
             "records": Lease(
-                self._channels, RECORD_RETENTION_S + LEASE_REUSE_S, RECORD_RETENTION_S
+                self._channels, ttl=RECORD_RETENTION_S + LEASE_REUSE_S, reuse=RECORD_RETENTION_S
             ),
-            "tombstones": Lease(self._channels, 2 * TOMBSTONE_TTL_S, TOMBSTONE_TTL_S),
+            "tombstones": Lease(self._channels, ttl=2 * TOMBSTONE_TTL_S, reuse=TOMBSTONE_TTL_S),
         }
         self._loops: dict[Hashable, AioChannels] = {}
 
     def _ticket_lease(self) -> Lease:
-        return Lease(self._channels, TICKET_TTL_S, TICKET_TTL_S / 2, renewed=True)
+        return Lease(self._channels, ttl=TICKET_TTL_S, reuse=TICKET_TTL_S / 2, renewed=True)
 
     # ------------------------------------------------------------ MutexStore
 
@@ -109,7 +109,7 @@ class EtcdStore(EtcdListing):
 
     async def send_async(self, request: request_types.Request, deadline: Deadline) -> Outcome:
         channels, delivery = self._on_this_loop(), request_types.delivery_of(request)
-        is_priority = isinstance(request, request_types.KEEPING)
+        is_priority = isinstance(request, request_types.PRIORITY)
         if self._closing:
             self._check_open(request)
         while True:
@@ -118,7 +118,9 @@ class EtcdStore(EtcdListing):
             try:
                 if lease is not None:
                     plan.bind(await channels.lease_id(lease, deadline))
-                answer = await channels.call(TXN, plan.txn, deadline, delivery, keeps=is_priority)
+                answer = await channels.call(
+                    TXN, plan.txn, deadline, delivery, is_priority=is_priority
+                )
                 return plan.read(answer, delivery.is_unknown)
             except WireError as error:
                 request = _for_retry(error, request, plan, lease)
@@ -147,7 +149,7 @@ class EtcdStore(EtcdListing):
         key = keys.uuid if target.ticket is None else keys.ticket_as_read(target.ticket)
 
         def translate(events: News) -> None:
-            if isinstance(events, Missed):
+            if isinstance(events, WatchEnded):
                 notify(WatchEvent(0, gap=True))
                 return
             if isinstance(events, Started):
@@ -158,7 +160,7 @@ class EtcdStore(EtcdListing):
                 uuid = None if is_deletion else event.kv.value.decode(errors="replace")
                 notify(WatchEvent(event.kv.mod_revision, uuid))
 
-        # A second sending writes a ticket again, which is no event for the waiter behind it.
+        # If a ticket is written twice, the waiter behind it must not wake up.
         has_deletes_only = target.ticket is not None
         return self._stream.watch((key, b""), revision, translate, deletes_only=has_deletes_only)
 
@@ -185,7 +187,7 @@ class EtcdStore(EtcdListing):
     def follow(self, revision: int, notify: Callable[[Batch], None]) -> Watch:
 
         def translate(events: News) -> None:
-            if isinstance(events, Missed):
+            if isinstance(events, WatchEnded):
                 notify(Batch((), 0, gap=True, missed=not events.refused, refused=events.refused))
                 return
             if isinstance(events, Started):
@@ -211,7 +213,7 @@ class EtcdStore(EtcdListing):
         self._stream.reopen()
 
     def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> int:
-        lease = self._announced.setdefault(unlocker, Lease(self._channels, ttl, 0))
+        lease = self._announced.setdefault(unlocker, Lease(self._channels, ttl=ttl, reuse=0))
         with as_store_error():
             # The lease first: an etcd that is out of space extends it, and refuses the value.
             lease.extend(deadline)

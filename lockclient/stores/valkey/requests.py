@@ -1,8 +1,8 @@
 """Requests of a mutex as plans (`Rounds.call`), and why they are safe in any order of arrival.
 
-The algorithm is Redlock's. Each server gives a lock to the first uuid that asks, and to no other
-one until that lock is deleted or its time is over; a uuid with a majority has the lock. Two holders
-at once would both have the vote of one server.
+The algorithm is Redlock's. Each server gives a lock to the first uuid that asks for it, and to no
+other uuid until that lock is deleted or its time is over. A uuid that has a majority of the servers
+holds the lock. Two holders at once would both need the vote of one server.
 
 | step | what a server does | only if |
 | --- | --- | --- |
@@ -14,64 +14,68 @@ at once would both have the vote of one server.
 | force-unlock | as a removal | its uuid |
 
 **1. Time.** A holder starts its timer before it sends the take or the push. A server starts its own
-timer when it executes the command, and that timer is 1 % longer. (The key exists for one day more,
-`LATE_REQUEST_S`.) So a granted lock exists on the server at least until the holder's timer ends, if
-the server's clock runs at most 1 % fast. A majority that answers after the lock's time is over has
-given nothing.
+timer when it executes the command, and that timer is 1 % longer. (The key stays for one more day,
+`LATE_REQUEST_S`.) So the lock exists on the server at least until the holder's timer ends, if the
+server's clock is at most 1 % fast. A majority that answers after the lock's time has given nothing.
 
-**2. A failed try is withdrawn**, on all servers that were sent it. Each try of a uuid has a number,
-and the command that withdraws it names that number, so it may arrive late without harm to the next
-try of the same acquisition. A server that did not answer gets a tombstone as well: tries up to that
-number do nothing there, however late they arrive.
+**2. A failed try is withdrawn** on each server that was sent it. Each try of a uuid has a number,
+and the command that withdraws the try names it. So that command may arrive late: it does not delete
+a later try of the same acquisition. A server that did not answer gets a tombstone as well: tries up
+to its number do nothing there, however late they arrive.
 
-**3. Pushes.** Each server alone decides between two pushes, or a push and a removal, at the same
-time: the first changes the number, and the other is refused. At most one of them gets a majority. A
-push that is confirmed just before the holder's deadline is safe, too: the new deadline counts from
-before the push was sent. If only a minority executes a push, the push is not confirmed and the
-holder's deadline does not move. The holder never reuses the number of an unconfirmed push; the next
-push has a higher number. So readers do not take a server that executed only the unconfirmed push
-for one that is up to date, and a server that has the next push refuses the late one. Another
-process that pushes for the same uuid does not use the number either: numbers are the time in
-milliseconds (`keys.following`). Two processes can use one number only if they push within one
-millisecond, or if their clocks differ by more than the time between their pushes. If the first push
-reached a minority only, readers then can't distinguish the two; of equal numbers the later stamps
-are read.
+**3. Pushes.**
 
-**4. A removal on a minority** is not done as long as a majority names the holder; then its records
-are deleted again. When no majority does any more, the lock has ended, and the records say who
-removed it: each server has the record of its own remover. The record on most servers wins; of two
-records on equally many servers the smaller one wins. Two removers that share a bare majority ask
-the same servers, so they agree on the winner. The remover whose record lost replaces its own record
-by the winning one. It never changes the winning record. So every later count gives the same winner,
-and at least one record remains even if a remover crashes in between. Exception: if each of two
-removers reached servers that the other did not reach, both may report success, or each may report
-that the other one removed the lock. Where a majority has neither lock nor record, the holder
-released it, and nobody removed it.
+- Of two pushes at the same time, or a push and a removal, each server executes the first one, which
+  changes the number, and refuses the other. So at most one of them gets a majority.
+- A push that is confirmed just before the holder's deadline is safe: the new deadline counts from
+  before the push was sent.
+- A push that only a minority executes is not confirmed, and the deadline does not move. The next
+  push has a higher number. So readers see that a server with only the unconfirmed push is not up to
+  date, and a server that has the next push refuses the unconfirmed one if it arrives late.
+- Another process that pushes for the same uuid uses other numbers, as numbers are the time in
+  milliseconds (`keys.following`): unless both push within one millisecond, or their clocks differ
+  by more than the time between their pushes. If the first of two pushes with one number reached
+  only a minority, readers can't distinguish them, and read the later stamps.
+
+**4. Removals.**
+
+1. If only a minority executes a removal and a majority still names the holder, the removal has
+   failed, and its records are deleted again.
+2. Once no majority names the holder, the lock has ended. The records say who removed it: each
+   server has the record of the remover that it served. If a majority has neither lock nor record,
+   the holder released the lock.
+3. Of two records the one on more servers wins; on equally many, the smaller one. Two removers that
+   share a bare majority ask the same servers, so they agree on the winner.
+4. The remover whose record lost replaces its own record by the winning one. No remover changes the
+   winning record. So each later count has the same winner, and at least one record remains even if
+   a remover crashes in between.
+5. Exception: if each of two removers reached servers that the other did not reach, both may report
+   success, or each may report that the other one removed the lock.
 
 **5. A process that is killed** between take and answer leaves a lock as if it had been killed a
-moment later; in the middle of a take it leaves some keys, which expire: *each* take has an expiry.
-A second round removes the expiry of a lock that is never auto-unlocked; the lock is taken only when
-a majority has removed it. If the process is killed then, it had a majority. The next taker deletes
-keys of it that only a minority still has (`Taking._purge_stale`). So the key need not expire, and a
-silent holder that is never to be auto-unlocked does not lose its lock with time.
+moment later. If it is killed in the middle of a take, it leaves some keys, which expire, because
+*each* take has an expiry. For a lock that is never auto-unlocked a second round clears the expiry,
+and the lock counts as taken only after a majority has cleared it. A process that is killed in this
+round had a majority; when only a minority still has its key, the next taker deletes the key
+(`Taking._purge_stale`). So the key need not expire, and a silent holder keeps its lock.
 
-**6. Restored votes.** Servers are patched one after the other, and a restarted one may have
-forgotten each lock: without this a lock held for weeks would end with the third server of five. So
-after a majority has confirmed a push, the holder writes the lock again, with all its fields as of
-this push, to each server that answered this push with "the lock is free".
+**6. Restored votes.** After a majority has confirmed a push, the holder writes the lock again, with
+all its fields as of this push, to each server that answered this push with "the lock is free".
+Otherwise a lock that is held for weeks would end when the third of five servers is patched, as a
+restarted server may have forgotten each lock. A lock that another client had meanwhile stays lost:
 
-A lock that another client had meanwhile does not come back. The push itself counts only the servers
-that still had the lock; a restored vote counts for later pushes. It is written only before the end
-of the time that this push confirmed, by the clock of the server itself, which its answer reports,
-so a command that arrives late does nothing. Until then no other client can have a majority (1),
-unless the lock was released or removed. So, push by push, a holder with a majority had one all the
-time.
+1. A push counts only servers that still had the lock; a restored vote counts for later pushes.
+2. A server restores the vote only before the end of the time that this push confirmed, by its own
+   clock, which its answer reports. So a command that arrives late does nothing.
+3. Until then no other client can have a majority (see *Time*), unless the lock was released or
+   removed (see below). So by induction over the pushes, a holder that has a majority now had one
+   all the time.
 
 - *Removed:* a majority has the tombstone `all` and a record, and accepts no such vote any more; the
   others are no majority.
-- *Released:* a server that has not answered gets a tombstone before its requests are forgotten. A
-  holder that releases at this very moment finds the restored votes here. A release by another
-  process (a script's) may leave the vote of a server, until that expires.
+- *Released:* a server that has not answered gets a tombstone before its requests are forgotten. If
+  a thread releases the lock while votes are restored, `_restore_votes` notices and deletes them. A
+  release by another process (a script's) may leave the vote of a server, until that expires.
 - *Free at that moment:* a server that has the lock of any client, also of one that is only trying,
   restores nothing; the next push asks again.
 """
@@ -178,7 +182,7 @@ def _push(rounds: Rounds, request: request_types.Push) -> Plan[Outcome]:
     )
 
     def read(answers: Answers, resent: bool) -> Outcome:
-        # A majority has confirmed it, or the next push is answered with a number at least as high.
+        # If only a minority executed it, servers answer the next push with this number or a higher.
         if own.unconfirmed_push == number:  # else another push of ours is in flight
             own.unconfirmed_push = 0
         if quorum.agrees(answers, "pushed"):
@@ -346,10 +350,12 @@ def _remove(rounds: Rounds, request: request_types.Remove) -> Plan[Outcome]:
     )
 
     def enough(answers: Answers) -> bool:
+        """Return whether the removal has failed everywhere, or the holder is known."""
         can_remove = count(answers, "dropped") or quorum.can_agree(answers, "dropped")
         return not can_remove or quorum.holder_named(uuid, answers)[0]
 
     def early(answers: Answers) -> bool:
+        """Return whether a round need not wait for the other servers."""
         return quorum.agrees(answers, "dropped") or quorum.agrees(answers, "moved")
 
     def read(answers: Answers, resent: bool) -> Outcome:

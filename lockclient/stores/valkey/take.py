@@ -43,9 +43,11 @@ from lockclient.threads.log_queue import get_logger
 
 log = get_logger(__name__)
 
-_MAX_FAILED_TRIES: Final = 4
-"""Tries with a split vote, in which no taker can get a majority, before the take is refused. Also
-tries without a decision, before the take is refused for a uuid that may hold the lock."""
+_MAX_SPLIT_TRIES: Final = 4
+"""After more tries with a split vote, in which no taker can get a majority, the take is refused."""
+_MAX_UNDECIDED_TRIES: Final = 4
+"""After more tries in which too few servers answered, the take is refused, and names the uuid that
+may hold the lock."""
 _SPLIT_PAUSES: Final = (2.0, 1.0, 16.0)
 """Arguments of `Backoff` for the pauses before retries after a split vote; unit: `round_s`."""
 EXPIRED_TEXT: Final = "It expired: no heartbeat for its whole time, by the servers' clocks."
@@ -102,13 +104,13 @@ class Taking:
             if not quorum.can_agree(answers, *GRANTED):
                 splits += 1
                 has_time = deadline.remaining() >= MIN_ROUND_S
-                if splits > _MAX_FAILED_TRIES or not has_time or self.delivery.is_given_up:
+                if splits > _MAX_SPLIT_TRIES or not has_time or self.delivery.is_given_up:
                     return Refused(None, 0)
                 split_pauses = split_pauses or Backoff(*_SPLIT_PAUSES)
                 time.sleep(split_pauses.next() * rounds.servers.round_s)
                 continue
             undecided += 1
-            if undecided > _MAX_FAILED_TRIES and len(answers) >= quorum.majority:
+            if undecided > _MAX_UNDECIDED_TRIES and len(answers) >= quorum.majority:
                 may_hold = quorum.may_hold(map(_holder, answers.values()))
                 if may_hold is not None:  # the servers that did not answer have failed
                     return Refused(may_hold, revision_of(may_hold, 0))
@@ -128,7 +130,8 @@ class Taking:
         if rounds.location.expire:
             self._record_expired(answers)
         own = self.delivery.memory = self.delivery.memory or OwnLock()
-        sent = own.sent = own.sent or {}  # a withdrawal in another thread may set None
+        # A withdrawal in another thread reads `own.sent`, or sets it to None: nothing to withdraw.
+        sent = own.sent = own.sent or {}
         for i, request in result.sent.items():
             sent.setdefault(i, []).append(request)
         is_in_time = after is None or drifted(monotonic() - began) < after
@@ -144,7 +147,7 @@ class Taking:
                 return Taken(token_of(holder.uuid or ""), was_taken), result
             result.failures |= dict.fromkeys(rounds.all, VoteFailure("it did not keep the lock"))
             answers.clear()
-        own.sent = None
+        own.sent = None  # the next lines withdraw these requests
         self._withdraw(sent, number)
         return self._refused(answers), result
 
@@ -193,11 +196,11 @@ class Taking:
     # ------------------------------------------------------------ locks that have ended
 
     def _record_expired(self, answers: Answers) -> None:
-        """Write the record of a lock that has expired (`expire=1`) according to a majority.
+        """Write the record of a lock of which a majority reports that it has expired (`expire=1`).
 
-        If fewer answer that, its holder may have released it. If several takers ask at once, each
-        may hear it from a minority, and there is no record; nor is there one if this user has no
-        right to write it.
+        If only a minority reports that, the holder may have released the lock, and no record is
+        written. So there is no record either if several takers ask at once and each gets the report
+        from a minority. Nor is there one if this user has no right to write it.
         """
         expired = {
             i: Reply("read", reply.rest)
@@ -219,17 +222,21 @@ class Taking:
     def _purge_stale(self, answers: Answers, before: Mapping[int, Entry]) -> dict[int, Entry]:
         """Delete keys of ended locks that this try and the one before found.
 
-        A holder that released its lock while a server was unreachable, and ended before that came
-        back, has left its key there; so has a process that was killed as it made a lock permanent.
-        The key would block the name for a day, or for ever. It is *stale* on that server if it is
-        permanent, so that its try had a majority, or if its own time is over, so that its try can't
-        succeed any more.
+        Two kinds of processes leave a key on a server: a holder that released its lock while the
+        server was unreachable, and ended before the server came back; and a process that was killed
+        while it cleared a lock's expiry. The key would block the name for a day, or for ever. It is
+        *stale* in two cases: it has no expiry, which shows that its try had a majority; or its time
+        is over, which shows that its try can't succeed any more.
 
-        Suppose that the stale key's try once had a majority. If a majority that is asked later does
-        not name its uuid, at least one server of the first majority has deleted the key, so that
-        uuid does not hold the lock. The check needs two tries with the same result, because during
-        a single one the lock may be taken between two servers' answers. The deletion names the
-        number of the stale key's try, so it does not delete a later try of the same uuid.
+        The uuid of a stale key does not hold the lock if a majority does not name it:
+
+        1. If its try once had a majority, that majority and the one asked now share a server.
+        2. That server does not name the uuid any more, so it has deleted the key.
+        3. A server deletes the key only when the lock has ended.
+
+        The check needs two tries with the same result, because during a single one the lock may be
+        taken between two servers' answers. The deletion names the number of the stale key's try, so
+        it does not delete a later try of the same uuid.
         """
         rounds, stale = self.rounds, self._stale_entries(answers)
         for i, entry in stale.items():
@@ -250,9 +257,10 @@ class Taking:
         for i, reply in answers.items():
             if reply.kind == "held":
                 uuid, take, expiry, left = reply.rest
-                lifetime = int(expiry) if expiry.isdigit() else -1
+                lifetime = int(expiry) if expiry.isdigit() else -1  # another program may write it
+                is_permanent = lifetime == 0
                 is_over = lifetime > longest and left < 1000 * LATE_REQUEST_S
-                if lifetime == 0 or is_over:
+                if is_permanent or is_over:
                     stale[i] = decoded(uuid), decoded(take)
         return stale
 

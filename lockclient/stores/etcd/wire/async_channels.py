@@ -78,11 +78,11 @@ class AioChannels:
         deadline: Deadline,
         delivery: Delivery | None = None,
         *,
-        keeps: bool = False,
+        is_priority: bool = False,
     ) -> Any:
-        """See `Channels.call`, for unary methods; `keeps`: the request is one of `KEEPING`."""
+        """See `Channels.call`, for unary methods. `is_priority`: of a request in `PRIORITY`."""
         tries = Tries(self._failover, deadline, delivery)
-        turns = self._keeping if keeps else self._asking
+        turns = self._keeping if is_priority else self._asking
         while True:
             async with turns.turn(deadline):
                 member, timeout = tries.next()

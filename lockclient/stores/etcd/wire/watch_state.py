@@ -49,7 +49,7 @@ watch without the right must not have the stream opened again with each try."""
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
+class WatchEnded:
     """The watch has ended and may have missed events (compaction), so the listener must read.
 
     `refused` is the reason if etcd does not let this user watch.
@@ -69,7 +69,7 @@ class Started:
 
 
 Events = list[wire.WatchEvent]
-News = Events | Missed | Started
+News = Events | WatchEnded | Started
 Notify = Callable[[News], None]
 
 
@@ -292,7 +292,7 @@ class OpenStream:
     def _missed(self, watch: Watch, refused: str = "") -> tuple[Watch, News]:
         self._wanted.pop(watch, None)
         self.end(watch)
-        return watch, Missed(refused)
+        return watch, WatchEnded(refused)
 
     def _refused(self, why: str, now: float) -> None:
         """Believe a refusal, or raise `StaleToken`: a new stream creates all watches again."""

@@ -29,12 +29,12 @@ from lockclient.stores.etcd.wire.failover import Endpoint
 from lockclient.stores.etcd.wire.rpc_methods import WATCH
 from lockclient.stores.etcd.wire.watch_state import (
     SILENCE_S,
-    Missed,
     News,
     Notify,
     OpenStream,
     StaleToken,
     Watch,
+    WatchEnded,
 )
 from lockclient.threads import scheduler
 from lockclient.threads.log_queue import get_logger
@@ -258,23 +258,23 @@ class WatchStream:
         if found is None:
             return
         watch, news = found
-        if isinstance(news, Missed) and news.refused:
+        if isinstance(news, WatchEnded) and news.refused:
             self._notify_later(watch, self._explained(watch, news.refused))
         else:
             _notify(watch, news)
 
     # ------------------------------------------------------------ refusals
 
-    def _explained(self, watch: Watch, why: str) -> Missed:
+    def _explained(self, watch: Watch, why: str) -> WatchEnded:
         user = self._channels.location.user
         key = watch.span[0].decode(errors="replace")
-        return Missed(
+        return WatchEnded(
             f"etcd refuses the watch on {'all keys from' if watch.span[1] else 'the key'} {key}: "
             f"{why}. Give {f'the user {user!r}' if user else 'this client, which names no user,'} "
             "the right to read that."
         )
 
-    def _notify_later(self, watch: Watch, news: Missed) -> None:
+    def _notify_later(self, watch: Watch, news: WatchEnded) -> None:
         """Notify of a refusal in `RETRY_PAUSE_S`; warn of the first of several."""
         now = monotonic()
         if now - self._refused_at > QUIET_REFUSALS_S:

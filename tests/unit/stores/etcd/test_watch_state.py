@@ -13,12 +13,12 @@ from lockclient.stores.etcd.wire.watch_state import (
     REFUSAL_BELIEVED_S,
     SILENCE_S,
     Events,
-    Missed,
     News,
     OpenStream,
     StaleToken,
     Started,
     Watch,
+    WatchEnded,
 )
 
 REFUSED = "rpc error: code = PermissionDenied desc = etcdserver: permission denied"
@@ -195,11 +195,11 @@ class TestReopening:
         client.created(create.watch_id, 7)
         (again,) = client.reopen()
         client.created(again.create.watch_id, 6)
-        assert client.told == [Missed()]
+        assert client.told == [WatchEnded()]
         assert client.reopen() == []
         client.add(9)
         client.created(create.watch_id + 2, 6)  # a new one may well be ahead of a late member
-        assert client.told == [Missed()]
+        assert client.told == [WatchEnded()]
 
 
 class TestRefusals:
@@ -218,7 +218,7 @@ class TestRefusals:
         refused, create = client.add(8)
         client.created(allowed.watch_id, 7)
         client.refused(create.watch_id if says_which else -1, reason)
-        assert client.told == [Missed(told)]
+        assert client.told == [WatchEnded(told)]
         assert refused not in client.wanted
         assert len(client.reopen()) == 1
 
@@ -270,5 +270,5 @@ class TestFragments:
         many = [wire.WatchEvent(kv=wire.KeyValue(key=b"k" * 1000, mod_revision=8))] * 1000
         for _ in range(MAX_HELD_BYTES // 1_000_000 + 1):
             client.hear(wire.WatchAnswer(watch_id=create.watch_id, events=many, fragment=True))
-        assert client.told == [Missed()]
+        assert client.told == [WatchEnded()]
         assert not client.wanted
