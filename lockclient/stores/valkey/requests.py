@@ -68,14 +68,16 @@ restarted server may have forgotten each lock. A lock that another client had me
 2. A server restores the vote only before the end of the time that this push confirmed, by its own
    clock, which its answer reports. So a command that arrives late does nothing.
 3. Until then no other client can have a majority (see *Time*), unless the lock was released or
-   removed (see below). So by induction over the pushes, a holder that has a majority now had one
-   all the time.
+   removed (see below).
+4. The next push is confirmed by servers that had the lock all the time, or again before that end.
+   After that end they gave the lock to nobody else, and they are a majority. So nobody else held
+   the lock between the two pushes, and by induction over the pushes, since it was taken.
 
 - *Removed:* a majority has the tombstone `all` and a record, and accepts no such vote any more; the
   others are no majority.
 - *Released:* a server that has not answered gets a tombstone before its requests are forgotten. If
-  a thread releases the lock while votes are restored, `_restore_votes` notices and deletes them. A
-  release by another process (a script's) may leave the vote of a server, until that expires.
+  a thread releases the lock while votes are restored, the release or `_restore_votes` withdraws
+  them. A release by another process (a script's) may leave a server's vote until that expires.
 - *Free at that moment:* a server that has the lock of any client, also of one that is only trying,
   restores nothing; the next push asks again.
 """
@@ -182,7 +184,7 @@ def _push(rounds: Rounds, request: request_types.Push) -> Plan[Outcome]:
     )
 
     def read(answers: Answers, resent: bool) -> Outcome:
-        # If only a minority executed it, servers answer the next push with this number or a higher.
+        # If only a minority executed it, these refuse the next push with this number or a higher.
         if own.unconfirmed_push == number:  # else another push of ours is in flight
             own.unconfirmed_push = 0
         if quorum.agrees(answers, "pushed"):
@@ -223,6 +225,8 @@ def _restore_votes(
     result = rounds.servers.ask(commands, Deadline.after(GRACE_S))
     if requests_before is None:  # another process has taken the lock, and releases it
         return
+    # This adds to the dict, then reads `own.sent`. A release in another thread sets `own.sent` to
+    # None, then reads the dict (`_deletion`). So at least one of them withdraws the votes.
     for i, sent in result.sent.items():
         requests_before.setdefault(i, []).append(sent)
     if own.sent is not requests_before:  # released meanwhile
@@ -350,7 +354,8 @@ def _remove(rounds: Rounds, request: request_types.Remove) -> Plan[Outcome]:
     )
 
     def enough(answers: Answers) -> bool:
-        """Return whether the removal has failed everywhere, or the holder is known."""
+        """Return whether no server removed it and no majority will, or it is known whether a
+        majority still names a holder."""
         can_remove = count(answers, "dropped") or quorum.can_agree(answers, "dropped")
         return not can_remove or quorum.holder_named(uuid, answers)[0]
 

@@ -230,9 +230,10 @@ class Taking:
 
         The uuid of a stale key does not hold the lock if a majority does not name it:
 
-        1. If its try once had a majority, that majority and the one asked now share a server.
-        2. That server does not name the uuid any more, so it has deleted the key.
-        3. A server deletes the key only when the lock has ended.
+        1. At most a minority still has the key. If its try once had a majority, a server has lost
+           or deleted the key since: by a release, a removal, an expiry or a restart.
+        2. A minority confirms no push, and only a confirmed push restores votes on other servers.
+           So the uuid gets no majority back.
 
         The check needs two tries with the same result, because during a single one the lock may be
         taken between two servers' answers. The deletion names the number of the stale key's try, so
