@@ -7,8 +7,8 @@ import time
 from unlocker.notifications.event_messages import IS_BLIND, SEES, Event, blind_line, sees_line
 
 BLIND_AFTER_S = 30.0
-"""Not-ready time, minus half of the ready time, at which people are notified that this unlocker is
-blind."""
+"""Not-ready seconds, less half of the ready seconds, from which on an unlocker is called blind: so
+20 s not ready and then 20 s ready count as 10."""
 _MAX_STEP_S = 10.0
 """Maximum of the time between two observations that is added."""
 
@@ -23,7 +23,7 @@ class BlindnessDetector:
     def __init__(self, identity: str) -> None:
         self._identity = identity
         self._observed_at: float | None = None
-        self._blind_for = 0.0  # 20 s not ready, then 20 s ready: 10 s
+        self._blind_for = 0.0
         self._blind: Event | None = None
 
     def observe(self, why: str | None, now: float) -> Event | None:
@@ -43,7 +43,7 @@ class BlindnessDetector:
             self._blind.is_current = lambda: self._blind is not None
             return self._blind
         if self._blind_for == 0.0 and self._blind is not None:
-            was_sent, self._blind = self._blind.is_in_note or self._blind.told, None
+            was_sent, self._blind = self._blind.is_in_note or self._blind.sent_to, None
             if was_sent:
                 return self._event(SEES, sees_line(self._identity), now)
         return None

@@ -16,6 +16,7 @@ from lockclient.text.escaping import plain, shown_name
 PAST_ALERT, AUTO_UNLOCKED, FORCE_UNLOCKED = "past-alert", "auto-unlocked", "force-unlocked"
 TOO_LONG, BROKEN, UNCLAIMED = "held-too-long", "broken", "unclaimed"
 RESOLVED, RATE_LIMITED, IS_BLIND, SEES = "resolved", "brake", "blind", "sees"
+"""Kinds of events. The values are in the shared note, so they stay as they are."""
 KINDS = {
     PAST_ALERT: ("lock past its alert", "locks past their alert"),
     AUTO_UNLOCKED: ("lock auto-unlocked", "locks auto-unlocked"),
@@ -41,7 +42,7 @@ RATE_LIMIT_LINE = "More locks are due than may be removed in a minute: the other
 MAX_LINES = 20
 """Events that a message names."""
 MARKED_AGE_S = 60.0
-"""Seconds after which a message has the age of an event."""
+"""A message states the age of an event that is older than this, in seconds."""
 TAG_CHARS = 8
 _MAX_TEXT_CHARS = 500
 """Characters of a text from outside."""
@@ -54,11 +55,12 @@ class Event:
     Attributes:
         name: the same for all unlockers that notice it.
         kind: one of `KINDS`.
-        line: the text; empty if it is only counted, or sent to all recipients.
+        line: the text; empty if only the number is sent, or once every recipient got it.
         at: when it happened, Unix seconds by some host's clock: for its age alone.
         revision: what the table showed when this unlocker noticed it.
-        lock: of an event that lasts until it has ended: the lock's name, or `RATE_LIMITED`.
-        owed, told: names of recipients.
+        lock: only of an event that describes a lasting condition: the lock's name, or
+            `RATE_LIMITED`.
+        owed_to, sent_to: the recipients that must get it, and those that got it.
         noticed: when this unlocker noticed it, on its monotonic clock.
         found: whether it happened before this unlocker started.
         is_in_note: whether the note has it.
@@ -71,15 +73,15 @@ class Event:
     at: float
     revision: int = 0
     lock: str = ""
-    owed: list[str] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
+    owed_to: list[str] = field(default_factory=list)
+    sent_to: list[str] = field(default_factory=list)
     noticed: float = 0.0
     found: bool = False
     is_in_note: bool = False
     is_current: Callable[[], bool] = lambda: True
 
     @property
-    def holder(self) -> str:
+    def holder_hash(self) -> str:
         """Return the hash of the acquisition that it is about."""
         return self.name.partition(".")[0]
 
@@ -137,7 +139,7 @@ def alert_end_line(event: Event, holder: Holder | None) -> str | None:
         alert = alert_name(holder)
         if alert == event.name:
             return None
-        same = alert.partition(".")[0] == event.holder
+        same = alert.partition(".")[0] == event.holder_hash
         why = "its holder sent a heartbeat" if same else "somebody else holds it by now"
     return f"Lock '{shown_name(event.lock)}' is no longer past its alert: {why}."
 
@@ -189,8 +191,10 @@ def condition_events(
 
 
 def portion(events: Sequence[Event]) -> Sequence[Event]:
-    """Return the first events that go into one message: it names `MAX_LINES`, and counts those
-    without a line that follow them."""
+    """Return the first events, as many as one message takes.
+
+    These are at most `MAX_LINES` with a line; events without a line do not count.
+    """
     lines = 0
     for place, event in enumerate(events):
         lines += bool(event.line)

@@ -4,28 +4,31 @@ Pure: no I/O, and no clock is read. The note is one value of the store, `<root>/
 and each write replaces only the version that its writer read (compare-and-swap). It is a JSON
 object:
 
-    urls    one object for each recipient, by the operator's name of it:
+    urls    an object for each recipient, by the name that the operator gave the recipient:
                 by          the unlocker whose attempt has no outcome yet
                 tried       names of the events in that attempt, or in the last unanswered one
                 failed      failed attempts since the last successful one
                 unanswered  attempts at the `tried` events that had no answer
                 more        events of which only the number is sent, by kind
                 since       when the recipient was first configured, Unix seconds
-    events  in sending order: `name`, `kind`, `line`, `at`, `revision`; `owed` and `told`, names of
-            recipients; `lock`, only of an event that lasts until it ends
+    events  in sending order: `name`, `kind`, `line`, `at`, `revision`; `owed`, the recipients that
+            must get it; `told`, those that got it; `lock`, only of an event that describes a
+            lasting condition
     over    the tags of the newest finished events, concatenated: an unlocker that notices such an
             event late does not add it again
 
-An unlocker writes an attempt before it sends. So its successor finds, if the sender dies
+An unlocker writes an attempt to the note before it sends. So no event is lost if the sender dies:
 
-    before it added the event      nothing: each unlocker has noticed the event, and adds it
-    before it wrote the attempt    the event, owed
-    later, before the outcome      `tried`: it sends these in one message, marked `(again)`
-    after the outcome              the event in `told`
+    the sender dies                    its successor finds
+    before it adds the event           nothing; each unlocker has noticed the event, and adds it
+    before it writes the attempt       the event in `owed`, and sends it
+    before it writes the outcome       the event in `tried`, and sends it again, marked `(again)`
+    after that                         the event in `told`
 
-An unlocker whose write had no answer reads the note again, which shows whether it was written.
-A lasting event is kept when all recipients have it. When it has ended, those that were owed
-or told it are owed a `RESOLVED`. Wall clocks are used for ages only.
+If an unlocker gets no answer to a write, it reads the note again, which shows whether the write
+succeeded. The note keeps an event with a lasting condition after all recipients got it. When the
+condition ends, the recipients in `owed` and `told` are owed a `RESOLVED`. Wall clocks are used for
+ages only.
 """
 
 from __future__ import annotations
@@ -52,26 +55,29 @@ from unlocker.notifications.event_messages import (
 MAX_UNANSWERED = 3
 """Attempts at a message that a recipient accepts and never answers."""
 MAX_AGE_S = 86400.0
-"""Seconds after which an event that is owed is only counted."""
+"""Seconds after which an event that was not sent yet is only counted."""
 MAX_EVENTS = 1000
-"""Events in the note: of older ones only the number is sent."""
+"""Maximum number of events in the note: of the oldest beyond it only the number is sent."""
 _MAX_BYTES = MAX_NOTE_BYTES * 3 // 4
-"""Bytes of the note: of the oldest events beyond them only the number is sent."""
-MAX_OVER = 4000
-"""Tags: more than the removals that an unlocker finds when it starts."""
-_MAX_URLS = 100
+"""Maximum size of the note: of the oldest events beyond it only the number is sent."""
+MAX_TAGS = 4000
+"""Maximum number of tags in the note. It exceeds the number of removals that an unlocker finds when
+it starts, so that people are not notified of one again."""
+_MAX_RECIPIENTS = 100
 _MAX_COUNT = 10**6
 _MAX_LINE_CHARS = 900
-_STORED = ("name", "kind", "line", "at", "revision", "lock", "owed", "told")
-is_url_name = re.compile(r"[A-Za-z0-9._-]{1,32}").fullmatch
-"""Match a text that can be the operator's name of a recipient."""
+_ATTRIBUTES = {name: name for name in ("name", "kind", "line", "at", "revision", "lock")}
+_ATTRIBUTES |= {"owed": "owed_to", "told": "sent_to"}
+"""The attributes of `Event` by the names of their JSON fields."""
+is_recipient_name = re.compile(r"[A-Za-z0-9._-]{1,32}").fullmatch
+"""Match a text that can be the name of a recipient."""
 
 SENT, REFUSED, UNANSWERED = "sent", "refused", "unanswered"
 """Outcomes of an attempt."""
 
 
 @dataclass(slots=True)
-class UrlState:
+class RecipientState:
     """A recipient in the note: see the top of this file."""
 
     by: str = ""
@@ -100,62 +106,67 @@ class NotificationNote:
 
     def __init__(self, value: bytes = b"") -> None:
         given = _filled({"urls": {}, "events": [], "over": ""}, json_object(value))
-        over = given["over"]
-        self.over = over[len(over) % TAG_CHARS :][-MAX_OVER * TAG_CHARS :]
-        urls = [name for name in given["urls"] if is_url_name(name)][:_MAX_URLS]
-        fields = asdict(UrlState())
-        self.urls = {name: UrlState(**_filled(fields, given["urls"][name])) for name in urls}
-        for state in self.urls.values():
+        tags = given["over"]
+        self.finished_tags = tags[len(tags) % TAG_CHARS :][-MAX_TAGS * TAG_CHARS :]
+        names = [name for name in given["urls"] if is_recipient_name(name)][:_MAX_RECIPIENTS]
+        fields = asdict(RecipientState())
+        self.recipients = {
+            name: RecipientState(**_filled(fields, given["urls"][name])) for name in names
+        }
+        for state in self.recipients.values():
             state.tried = _texts(state.tried)
             state.failed = min(state.failed, _MAX_COUNT)
             state.unanswered = min(state.unanswered, MAX_UNANSWERED - 1)
             counts = {kind: count for kind, count in state.more.items() if kind in KINDS}
             state.more = {kind: min(n, _MAX_COUNT) for kind, n in counts.items() if _fits(n, 0)}
-        blank = {name: getattr(Event("", "", "", 0.0), name) for name in _STORED}
-        events = [Event(**_filled(blank, found)) for found in given["events"]]
+        events = [_event(found) for found in given["events"]]
         self.events = [event for event in events if event.name and event.kind in KINDS]
         for event in self.events:
             event.line = event.line[:_MAX_LINE_CHARS]
-            event.owed = [url for url in _texts(event.owed) if url in urls]
-            event.told = _texts(event.told)
+            event.owed_to = [recipient for recipient in _texts(event.owed_to) if recipient in names]
+            event.sent_to = _texts(event.sent_to)
 
     def value(self) -> bytes:
         """Return the bytes to write."""
-        events = [{name: getattr(event, name) for name in _STORED} for event in self.events]
+        events = [
+            {key: getattr(event, name) for key, name in _ATTRIBUTES.items()}
+            for event in self.events
+        ]
         fields = {
-            "urls": {name: asdict(state) for name, state in self.urls.items()},
+            "urls": {name: asdict(state) for name, state in self.recipients.items()},
             "events": [{name: fact for name, fact in event.items() if fact} for event in events],
-            "over": self.over[-MAX_OVER * TAG_CHARS :],
+            "over": self.finished_tags[-MAX_TAGS * TAG_CHARS :],
         }
         text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
         return text.encode(errors="replace")
 
-    def owed(self, url: str) -> list[Event]:
+    def owed(self, recipient: str) -> list[Event]:
         """Return the events that a recipient is owed, in order."""
-        return [event for event in self.events if url in event.owed]
+        return [event for event in self.events if recipient in event.owed_to]
 
-    def configure(self, urls: Collection[str], unused: Collection[str], now: float) -> None:
+    def configure(self, names: Collection[str], unused: Collection[str], now: float) -> None:
         """Add new recipients, at `now` by the wall clock; forget the `unused` ones."""
-        for url in [url for url in unused if url in self.urls]:
-            self._mark_sent(url, self.events)
-            del self.urls[url]
-        if not self.urls.keys() >= {*urls}:
-            first = {url: self.urls.get(url, UrlState(since=now)) for url in urls}
-            self.urls = dict([*{**first, **self.urls}.items()][:_MAX_URLS])
+        for name in [name for name in unused if name in self.recipients]:
+            self._mark_sent(name, self.events)
+            del self.recipients[name]
+        if not self.recipients.keys() >= {*names}:
+            first = {name: self.recipients.get(name, RecipientState(since=now)) for name in names}
+            self.recipients = dict([*{**first, **self.recipients}.items()][:_MAX_RECIPIENTS])
 
     def add(self, events: Iterable[Event]) -> int:
         """Add unknown events, owed to each recipient that was not notified of them.
 
         Return the number of events of which now only the number is sent.
         """
-        over = {self.over[at : at + TAG_CHARS] for at in range(0, len(self.over), TAG_CHARS)}
+        tags = self.finished_tags
+        finished = {tags[at : at + TAG_CHARS] for at in range(0, len(tags), TAG_CHARS)}
         known = {event.name: event for event in self.events}
         new = 0
         for event in events:
             if event.name in known:
-                for url in event.told:
-                    self._mark_sent(url, [known[event.name]])
-            elif event.tag not in over:
+                for recipient in event.sent_to:
+                    self._mark_sent(recipient, [known[event.name]])
+            elif event.tag not in finished:
                 self._append(event, event.line if new < MAX_LINES else "")
                 known[event.name] = self.events[-1]
                 new += 1
@@ -163,41 +174,49 @@ class NotificationNote:
 
     def _append(self, event: Event, line: str) -> None:
         owed = [
-            url
-            for url, state in self.urls.items()
-            if url not in event.told and not (event.found and event.at < state.since)
+            recipient
+            for recipient, state in self.recipients.items()
+            if recipient not in event.sent_to
+            and not (event.found and event.at < state.since)  # a new recipient gets no old event
         ]
-        if event.name.endswith(".gone"):  # the message about the removal also ends the alert
+        if event.name.endswith(".gone"):
+            # A removal. Its message also reports the end of the alert, so the alert does not last.
             for alert in self.events:
-                alert.lock = "" if alert.holder == event.holder else alert.lock
+                alert.lock = "" if alert.holder_hash == event.holder_hash else alert.lock
         line = line[:_MAX_LINE_CHARS]
-        self.events.append(replace(event, line=line, owed=owed, told=[*event.told]))
+        self.events.append(replace(event, line=line, owed_to=owed, sent_to=[*event.sent_to]))
 
     def end(self, ended: Mapping[str, str], now: float) -> int:
-        """Note that lasting events have ended; `ended`: by name, the line for recipients or "".
+        """End events with a lasting condition.
 
-        Return the number of events of which now only the number is sent.
+        Args:
+            ended: by the names of the events, the line for recipients; empty: none is sent.
+            now: the wall clock.
+
+        Returns:
+            The number of events of which now only the number is sent.
         """
         for place, event in enumerate([e for e in self.events if e.lock and e.name in ended]):
-            event.lock, owed = "", [*event.owed, *event.told]
+            event.lock, owed = "", [*event.owed_to, *event.sent_to]
             if line := ended[event.name]:
                 line = line if place < MAX_LINES else ""
-                over = Event(f"{event.name}.over", RESOLVED, line, now, owed=owed)
-                self.events.append(over)
-            if event.kind in REPEATABLE:  # the next one has the name
+                resolved = Event(f"{event.name}.over", RESOLVED, line, now, owed_to=owed)
+                self.events.append(resolved)
+            if event.kind in REPEATABLE:  # the next event of this kind gets the same name
                 event.name += f".{now:.0f}"
-        self._forget_over()
+        self._forget_finished()
         return self._fit()
 
     def attempt(
-        self, url: str, who: str, is_sender: Callable[[UrlState], bool], now: float
+        self, recipient: str, who: str, is_sender: Callable[[RecipientState], bool], now: float
     ) -> Attempt | None:
         """Begin an attempt of an unlocker; None: it is not the sender, or nothing is owed."""
-        state = self.urls.get(url)
+        state = self.recipients.get(recipient)
         if state is None or not is_sender(state):
             return None
-        self._sum_up(url, [event for event in self.owed(url) if now - event.at > MAX_AGE_S])
-        owed = self.owed(url)
+        old = [event for event in self.owed(recipient) if now - event.at > MAX_AGE_S]
+        self._sum_up(recipient, old)
+        owed = self.owed(recipient)
         tried = [event for event in owed if event.name in state.tried]
         events = tried or portion(owed)
         if not events and not state.more:
@@ -206,13 +225,13 @@ class NotificationNote:
         state.unanswered = state.unanswered if tried else 0
         return Attempt(events, dict(state.more), again=bool(tried))
 
-    def settle(self, url: str, who: str, attempt: Attempt, outcome: str) -> int:
+    def settle(self, recipient: str, who: str, attempt: Attempt, outcome: str) -> int:
         """Note the outcome of an attempt; return the number of events that are not sent again.
 
         After `MAX_UNANSWERED` attempts without an answer an event counts as sent.
         """
         names, given_up = {event.name for event in attempt.events}, 0
-        state = self.urls.get(url)
+        state = self.recipients.get(recipient)
         if state is not None and state.by == who:
             state.by = ""
             state.unanswered += outcome == UNANSWERED
@@ -224,28 +243,28 @@ class NotificationNote:
             if outcome == SENT:
                 state.more = dict(Counter(state.more) - Counter(attempt.more))
         if outcome == SENT:  # also if another unlocker sends by now
-            self._mark_sent(url, [event for event in self.events if event.name in names])
+            self._mark_sent(recipient, [event for event in self.events if event.name in names])
         return given_up
 
-    def _mark_sent(self, url: str, events: Collection[Event]) -> None:
+    def _mark_sent(self, recipient: str, events: Collection[Event]) -> None:
         for event in events:
-            if url in event.owed:
-                event.owed.remove(url)
-                event.told.append(url)
-            event.line = event.line if event.owed else ""
-        self._forget_over()
+            if recipient in event.owed_to:
+                event.owed_to.remove(recipient)
+                event.sent_to.append(recipient)
+            event.line = event.line if event.owed_to else ""
+        self._forget_finished()
 
-    def _forget_over(self) -> None:
-        """Remove the events that no recipient is owed and that do not last."""
-        over = [event for event in self.events if not event.owed and not event.lock]
-        self.over += "".join(event.tag for event in over if event.kind != RESOLVED)
-        self.events = [event for event in self.events if event.owed or event.lock]
+    def _forget_finished(self) -> None:
+        """Remove the events that all recipients got and whose condition does not last."""
+        finished = [event for event in self.events if not event.owed_to and not event.lock]
+        self.finished_tags += "".join(event.tag for event in finished if event.kind != RESOLVED)
+        self.events = [event for event in self.events if event.owed_to or event.lock]
 
-    def _sum_up(self, url: str, events: Collection[Event]) -> None:
+    def _sum_up(self, recipient: str, events: Collection[Event]) -> None:
         """Count events that a recipient is owed, instead of sending each."""
-        counts = Counter(event.kind for event in events if url in event.owed)
-        self.urls[url].more = dict(Counter(self.urls[url].more) + counts)
-        self._mark_sent(url, events)
+        counts = Counter(event.kind for event in events if recipient in event.owed_to)
+        self.recipients[recipient].more = dict(Counter(self.recipients[recipient].more) + counts)
+        self._mark_sent(recipient, events)
 
     def _fit(self) -> int:
         """Reduce the oldest events to their number while the note is too large; return how many."""
@@ -256,10 +275,19 @@ class NotificationNote:
             dropped += len(oldest)
             for event in oldest:
                 event.lock = ""
-            for url in self.urls:
-                self._sum_up(url, oldest)
-            self._forget_over()
+            for recipient in self.recipients:
+                self._sum_up(recipient, oldest)
+            self._forget_finished()
         return dropped
+
+
+def _event(found: Any) -> Event:
+    """Return an event of the note's JSON."""
+    event = Event("", "", "", 0.0)
+    blank = {key: getattr(event, name) for key, name in _ATTRIBUTES.items()}
+    for key, value in _filled(blank, found).items():
+        setattr(event, _ATTRIBUTES[key], value)
+    return event
 
 
 def _filled(blank: Mapping[str, Any], value: Any) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from unlocker.notifications.event_messages import (
     condition_end_line,
     condition_events,
 )
-from unlocker.notifications.note import MAX_OVER, NotificationNote
+from unlocker.notifications.note import NotificationNote
 from unlocker.notifications.recipients import Recipient
 from unlocker.notifications.sender import Sender, SharedNote
 
@@ -45,20 +45,21 @@ log = logging.getLogger(__name__)
 GATHER_S = 5.0
 """Time that the oldest unlocker gathers events before it adds them to the note together."""
 NEXT_RANK_S = 2.0
-"""Time that each unlocker waits longer than the next older one before it adds events; the poll
-interval is added to it."""
+"""Extra time that an unlocker waits for each older unlocker, plus the store's poll interval."""
 STEP_INTERVAL_S = 0.5
 """Time that a thread waits between two steps."""
 READ_INTERVAL_S, IDLE_READ_INTERVAL_S = 2.0, 10.0
 """Time that an unlocker waits before it reads the note again: while an event is pending or owed to
 a recipient; while none is."""
+MAX_PENDING = 4000
+"""Maximum number of events that wait to be added to the note."""
 LOG_INTERVAL_S = 60.0
 """Time that the notifier waits before it logs dropped events again."""
 RATE_LIMIT_OFF_S = 120.0
 """Time that the rate limit must be off, or a lock claimed, before its event counts as ended. Until
 then people are not notified of it again."""
 SCAN_INTERVAL_S = 10.0
-"""Time that the unlocker waits before it scans all locks for `CONDITIONS` again."""
+"""Time between two scans of all locks for conditions: held too long, broken, free with waiters."""
 STUCK_S = 90.0
 """Time without a step after which the announcement omits the thread's recipients."""
 FORGET_S = 86400.0
@@ -119,13 +120,13 @@ class Notifier:
         self._scanned_at, self._scanned_revision = float("-inf"), -1
         self._conditions = set[str]()  # names of the last scan's events
         self._blindness = BlindnessDetector(identity)
-        self._was_limited, self._blind = False, True
+        self._was_limited, self._is_not_ready = False, True
         self._retry_at = float("-inf")
         self._ended_since: dict[str, float] = {}
         self._announced_at: dict[str, float] = {}
         self._stepped_at = monotonic()
         senders = [Sender(recipient, self._shared, self) for recipient in self._recipients]
-        self._senders = {sender.url: sender for sender in senders}
+        self._senders = {sender.name: sender for sender in senders}
         runs = [(self._step, self._ending, self._last_written)]
         runs += [(sender.step, self._last_written, threading.Event()) for sender in senders]
         self._threads = [
@@ -139,10 +140,10 @@ class Notifier:
         if not self._recipients:
             return
         with self._lock:
-            if len(self._pending) >= MAX_OVER:  # drop those that all recipients got
+            if len(self._pending) >= MAX_PENDING:  # forget those that all recipients got
                 number = len(self._recipients)
-                self._pending = [e for e in self._pending if len(e.told) < number]
-            if kept := len(self._pending) < MAX_OVER:
+                self._pending = [e for e in self._pending if len(e.sent_to) < number]
+            if kept := len(self._pending) < MAX_PENDING:
                 self._pending.append(event)
         if not kept:
             self._drop(1, "are not sent to anyone")
@@ -157,14 +158,14 @@ class Notifier:
             return {}
         latest = monotonic() - STUCK_S
         senders = self._senders.values() if self._stepped_at >= latest else ()
-        works = {sender.url: sender.works for sender in senders if sender.stepped_at >= latest}
+        works = {sender.name: sender.works for sender in senders if sender.stepped_at >= latest}
         failing = self.failing()[:_MAX_FAILING_ANNOUNCED]
         return {"recipients": works, **({"failing": failing} if failing else {})}
 
     def failing(self) -> list[str]:
         """Return the names of recipients that have failed for `FAILING_AFTER_S`."""
         latest = monotonic() - FAILING_AFTER_S
-        since = ((sender.url, sender.failing_since) for sender in self._senders.values())
+        since = ((sender.name, sender.failing_since) for sender in self._senders.values())
         return [name for name, at in since if at is not None and at <= latest]
 
     def stop(self) -> None:
@@ -225,7 +226,7 @@ class Notifier:
 
     def _step(self, *, ending: bool) -> None:
         now, why, limited = monotonic(), self._trouble(), self._is_rate_limited()
-        self._blind = why is not None
+        self._is_not_ready = why is not None
         if event := self._blindness.observe(why, now):
             self.notify(event)
         if limited and not self._was_limited:
@@ -235,9 +236,9 @@ class Notifier:
             event.lock, event.noticed = RATE_LIMITED, now
             self.notify(event)
         self._was_limited = limited
-        if not self._blind and now >= self._scanned_at + SCAN_INTERVAL_S:
+        if not self._is_not_ready and now >= self._scanned_at + SCAN_INTERVAL_S:
             self._scan(now)
-        is_busy = self._pending or any(event.owed for event in self._shared.note.events)
+        is_busy = self._pending or any(event.owed_to for event in self._shared.note.events)
         with suppress(ClusterMutexError):
             self._shared.refresh(READ_INTERVAL_S if is_busy else IDLE_READ_INTERVAL_S)
         self._write_note(now, ending=ending)
@@ -272,12 +273,12 @@ class Notifier:
         ended = self._ended(now, turn)
         unused = self._unused_recipients(notifiers, now)
         is_due = pending and (ending or now >= min(event.noticed for event in pending) + turn)
-        is_new = not self._shared.note.urls.keys() >= self._senders.keys()
-        if now < self._retry_at or not (ended or is_due or is_new or unused):
+        has_new_recipient = not self._shared.note.recipients.keys() >= self._senders.keys()
+        if now < self._retry_at or not (ended or is_due or has_new_recipient or unused):
             return
         self._retry_at = now + READ_INTERVAL_S  # if the request fails
         # The note does not get an event that has ended, unless a recipient was notified of it.
-        events = [event for event in pending if event.told or event.is_current()]
+        events = [event for event in pending if event.sent_to or event.is_current()]
 
         def edit(note: NotificationNote) -> int:
             note.configure(self._senders.keys(), unused, time.time())
@@ -298,7 +299,7 @@ class Notifier:
         """Return the note's recipients that nobody has announced for `FORGET_S`."""
         for url in (*self._senders, *(url for _, found in notifiers for url in found)):
             self._announced_at[url] = now
-        urls = self._shared.note.urls
+        urls = self._shared.note.recipients
         return [url for url in urls if now - self._announced_at.setdefault(url, now) > FORGET_S]
 
     def _turn_s(self, names: Sequence[str]) -> float:
@@ -326,12 +327,12 @@ class Notifier:
         """Return the names of the note's events that have ended, each with the line for recipients.
 
         An unlocker that is not ready, or whose table is older than the event, can't tell whether
-        the event has ended. The unlocker waits longer before it writes an end than before it
-        writes a removal, because the removal's message already reports the end.
+        the event has ended. Otherwise it waits longer than for a removal, so that the removal,
+        whose message reports the end as well, is written first.
         """
         since, found = self._ended_since, dict[str, str]()
         self._ended_since = {}
-        for event in self._shared.note.events if not self._blind else ():
+        for event in self._shared.note.events if not self._is_not_ready else ():
             if event.lock and (line := self._end_of(event)) is not None:
                 is_unsteady = event.kind in (RATE_LIMITED, UNCLAIMED)
                 wait_s = RATE_LIMIT_OFF_S if is_unsteady else turn + 2 * self._poll

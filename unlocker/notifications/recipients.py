@@ -20,7 +20,7 @@ from lockclient.model.clocks import monotonic
 from lockclient.service.outage import Outage
 from lockclient.text.escaping import chat
 from unlocker.notifications.event_messages import Message
-from unlocker.notifications.note import REFUSED, SENT, UNANSWERED, is_url_name
+from unlocker.notifications.note import REFUSED, SENT, UNANSWERED, is_recipient_name
 
 log = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ def _recipient_of(given: str, number: int, sender: Any, others: Collection[str])
             "is not a URL that apprise knows. (It is not shown, because it may contain a password.)"
         )
     name = name if named else f"{url.partition(':')[0].lower()[:20]}-{number}"
-    if not is_url_name(name) or name in others:
+    if not is_recipient_name(name) or name in others:
         raise BadUrl("must have a unique name of at most 32 characters A-Za-z0-9._-: NAME=URL.")
     if len(others) >= MAX_URLS:
         raise BadUrl(f"is one too many: at most {MAX_URLS} are possible.")

@@ -36,18 +36,18 @@ from unlocker.notifications.note import (
     UNANSWERED,
     Attempt,
     NotificationNote,
-    UrlState,
+    RecipientState,
 )
 from unlocker.notifications.recipients import Recipient
 
 log = logging.getLogger(__name__)
 
 MIN_PAUSE_S, MAX_PAUSE_S = 5.0, 20.0
-"""Seconds between two messages to a recipient: twice the last pause while more comes; the least
-after a message that names `MAX_LINES`."""
+"""Seconds between two messages to a recipient. The pause doubles while messages follow closely; it
+is the shortest after a message with `MAX_LINES` lines."""
 RETRY_S, MAX_RETRY_S = 10.0, 120.0
-"""Seconds between two attempts of one unlocker at a recipient that works for no unlocker: as many
-for each failed attempt; at most."""
+"""Seconds before a retry at a recipient that works for no unlocker: `RETRY_S` times the number of
+failed attempts, at most `MAX_RETRY_S`, divided by the number of unlockers that take turns."""
 UNCOORDINATED_AFTER_S = 10.0
 """Seconds without a write of the note after which an unlocker sends what it noticed itself."""
 _TIMEOUT_S = 3.0
@@ -83,7 +83,7 @@ class SharedNote:
         """Change the note by `edit`, which is called again if another unlocker writes meanwhile.
 
         Raises:
-            ClusterMutexError: it can't be written; it may have been.
+            ClusterMutexError: the write failed, or its outcome is unknown.
         """
         deadline, written = self._deadline(), False
         try:
@@ -127,7 +127,7 @@ class Peers(Protocol):
         """Return the events that could not be noted."""
 
 
-def sender_of(state: UrlState, announced: Sequence[tuple[str, bool]]) -> str:
+def sender_of(state: RecipientState, announced: Sequence[tuple[str, bool]]) -> str:
     """Return the unlocker that sends to a recipient now; empty: none does."""
     names = [name for name, _ in announced]
     if state.by in names:
@@ -141,13 +141,13 @@ class Sender:
 
     def __init__(self, recipient: Recipient, shared: SharedNote, peers: Peers) -> None:
         self._recipient = recipient
-        self.url = recipient.name
+        self.name = recipient.name
         self._shared = shared
         self._peers = peers
         self._outcome: tuple[Attempt, str] | None = None
         """The last attempt and its outcome, until the note has them."""
         self._failed, self._failed_at = 0, float("-inf")  # as last seen in the note, and when
-        self._own_since: float | None = None  # since when it could not write its own events
+        self._unwritten_since = monotonic()  # since when its own events can't be written
         self._sent_at, self._pause_s = float("-inf"), 0.0
         self.works = True
         """The last attempt of this unlocker worked."""
@@ -157,52 +157,58 @@ class Sender:
         """Time of the last step that succeeded."""
 
     def step(self, *, ending: bool = False) -> None:
-        """Send the next message, if there is one and it is time; at the end only if no other
-        unlocker can.
+        """Send the next message, if there is one and its time has come.
+
+        While the unlocker stops (`ending`), send only if no other unlocker could send it later.
 
         Raises:
             ClusterMutexError: the note can't be written.
         """
-        announced = self._peers.announced(self.url)
-        if not ending or [name for name, _ in announced] in ([], [self._peers.identity]):
+        announced = self._peers.announced(self.name)
+        is_alone = {name for name, _ in announced} <= {self._peers.identity}
+        if not ending or is_alone:
             self._step(monotonic(), len(announced), ending=ending)
         self.stepped_at = monotonic()
 
-    def _step(self, now: float, turns: int, *, ending: bool) -> None:
-        state = self._shared.note.urls.get(self.url, UrlState())
+    def _step(self, now: float, unlockers: int, *, ending: bool) -> None:
+        state = self._shared.note.recipients.get(self.name, RecipientState())
         if state.failed != self._failed:
             self._failed, self._failed_at = state.failed, now
-        pending = self._peers.uncoordinated()
-        own = [event for event in pending if self.url not in event.told and event.is_current()]
-        is_owed = bool(self._shared.note.owed(self.url) or state.more)
-        self._own_since = (self._own_since or now) if own else None
-        if not (own or is_owed or self._outcome):
+        unwritten = [
+            event
+            for event in self._peers.uncoordinated()
+            if self.name not in event.sent_to and event.is_current()
+        ]
+        is_owed = bool(self._shared.note.owed(self.name) or state.more)
+        if not unwritten:
+            self._unwritten_since = now
+        if not (unwritten or is_owed or self._outcome):
             self.failing_since = None
         elif not ending and now < self._sent_at + self._pause_s:
             pass  # too soon after the last message
-        elif self._own_since and (ending or now >= self._own_since + UNCOORDINATED_AFTER_S):
-            self._send_uncoordinated(own)
+        elif unwritten and (ending or now >= self._unwritten_since + UNCOORDINATED_AFTER_S):
+            self._send_uncoordinated(unwritten)
         else:
             self._settle()
-            retry_s = min(MAX_RETRY_S, RETRY_S * state.failed) / max(1, turns)
+            retry_s = min(MAX_RETRY_S, RETRY_S * state.failed) / max(1, unlockers)
             is_time = ending or self.works or now >= self._failed_at + retry_s
             if is_owed and is_time and self._is_sender(state):
                 self._send_owed()
 
-    def _is_sender(self, state: UrlState) -> bool:
-        return sender_of(state, self._peers.announced(self.url)) == self._peers.identity
+    def _is_sender(self, state: RecipientState) -> bool:
+        return sender_of(state, self._peers.announced(self.name)) == self._peers.identity
 
     def _send_owed(self) -> None:
         now = Now.read()
         attempt = self._shared.change(
-            lambda note: note.attempt(self.url, self._peers.identity, self._is_sender, now.wall)
+            lambda note: note.attempt(self.name, self._peers.identity, self._is_sender, now.wall)
         )
         if attempt is None:
             return
         mark = "again" if attempt.again else ""
         message = message_of(attempt.events, attempt.more, self._peers.where, now.wall, mark)
         self._outcome = (attempt, self._deliver(message, attempt.events))
-        with suppress(ClusterMutexError):  # then before the next attempt
+        with suppress(ClusterMutexError):  # if this fails, the next step does it
             self._settle()
 
     def _settle(self) -> None:
@@ -211,7 +217,7 @@ class Sender:
             return
         attempt, outcome = self._outcome
         given_up = self._shared.change(
-            lambda note: note.settle(self.url, self._peers.identity, attempt, outcome)
+            lambda note: note.settle(self.name, self._peers.identity, attempt, outcome)
         )
         self._outcome = None
         if given_up:
@@ -224,7 +230,7 @@ class Sender:
         outcome = self._deliver(message, events)
         if outcome != REFUSED:
             for event in events:
-                event.told.append(self.url)
+                event.sent_to.append(self.name)
         if outcome == UNANSWERED:
             self._give_up(len(events))
         self._pause_s = MAX_PAUSE_S
@@ -245,7 +251,7 @@ class Sender:
         self._peers.count(UNANSWERED, number)
         log.warning(
             "%s took a message and never answered: %d events are not sent again.",
-            self.url,
+            self.name,
             number,
             extra={"event": "notify-unanswered"},
         )

@@ -12,8 +12,7 @@ from tests.support.fake_clock import FakeClock
 from unlocker.deadlines import Deadlines
 from unlocker.notifications.blindness import BlindnessDetector
 from unlocker.notifications.event_messages import AUTO_UNLOCKED, Event
-from unlocker.notifications.note import MAX_OVER
-from unlocker.notifications.notifier import Notifier
+from unlocker.notifications.notifier import MAX_PENDING, Notifier
 from unlocker.notifications.recipients import Recipient
 from unlocker.rate_limit import WINDOW_S, RateLimit
 
@@ -110,7 +109,7 @@ def test_unwritten_events_are_bounded() -> None:
     counts = Counter[str]()
     notifier = Notifier([Recipient("ops", lambda _: True)])
     notifier.count = lambda result, number: counts.update({result: number})
-    for number in range(MAX_OVER + 2):
+    for number in range(MAX_PENDING + 2):
         notifier.notify(Event(f"{number}", AUTO_UNLOCKED, "It is gone.", 1e9, 8))
     assert counts == {"dropped": 2}
 

@@ -74,7 +74,7 @@ def test_the_late_outcome_of_a_replaced_sender_counts() -> None:
     assert attempt.again
     note.settle("ops", "frozen", late, SENT)
     assert not note.owed("ops")
-    assert note.urls["ops"].by == "me"
+    assert note.recipients["ops"].by == "me"
 
 
 def test_the_end_of_an_alert_is_owed_to_its_recipients_once() -> None:
@@ -123,7 +123,7 @@ def test_a_new_recipient_is_owed_no_older_events() -> None:
     note.add([found, alert("a"), gone("c")])
     assert [event.name for event in note.owed("new")] == ["c.gone"]
     note.configure(["new"], ["old"], NOW)
-    assert [*note.urls] == ["new"]
+    assert [*note.recipients] == ["new"]
     assert [event.name for event in note.events] == ["a.1", "c.gone"]
 
 
@@ -162,7 +162,7 @@ def test_the_note_is_bounded_and_keeps_the_newest_events() -> None:
     assert len(note.value()) < MAX_NOTE_BYTES
     assert len(note.events) <= MAX_EVENTS
     assert note.events[-1].name == "last.1"
-    assert note.urls["away"].more[PAST_ALERT] + len(note.owed("away")) == 1501
+    assert note.recipients["away"].more[PAST_ALERT] + len(note.owed("away")) == 1501
     assert dropped > 500
 
 
@@ -197,11 +197,11 @@ def test_absurd_values_are_dropped() -> None:
     said = {"urls": {"ops": state}, "over": "x" * 200_000}
     event = {"name": "a", "kind": PAST_ALERT, "line": "x" * 5000, "owed": ["ops"]}
     note = NotificationNote(json.dumps({**said, "events": [event]}).encode())
-    url = note.urls["ops"]
+    url = note.recipients["ops"]
     assert (url.failed, url.unanswered) == (10**6, 2)
     assert url.more == {PAST_ALERT: 10**6}
     assert len(note.events[0].line) < 1000
-    assert len(note.over) < 40_000
+    assert len(note.finished_tags) < 40_000
 
 
 def test_an_event_sent_without_the_note_is_not_owed() -> None:
@@ -209,7 +209,7 @@ def test_an_event_sent_without_the_note_is_not_owed() -> None:
     note.add([alert("b")])
     for name in "ab":
         event = alert(name)
-        event.told.append("ops")
+        event.sent_to.append("ops")
         note.add([event])
     assert not note.owed("ops")
     assert len(note.owed("team")) == 2
@@ -237,4 +237,4 @@ def test_too_many_events_are_counted_once_for_all_unlockers() -> None:
     assert note.add(crowd) == 500
     note = again(note)
     assert note.add(crowd) == 0
-    assert note.urls["ops"].more == {PAST_ALERT: 500}
+    assert note.recipients["ops"].more == {PAST_ALERT: 500}
