@@ -3,7 +3,7 @@
 `lockclient.model.auto_unlock` argues why no lock is removed early, and lists the locks that are
 never removed. This file adds the alert, and the bound on how late a removal can be.
 
-How late a removal is. Let
+How late a removal is. A *sweep* is the unlocker's check for due locks, once a second. Let
 
     D   be the lock's `auto_unlock_after`
     P   be the time until we learn of a heartbeat; for a store without a watch, the time to the
@@ -14,8 +14,9 @@ How late a removal is. Let
 
 - A holder that falls silent loses its lock within D + D / 1000 + P + S + R of its last heartbeat.
 - A lock that exists when the unlocker starts is removed within D + D / 1000 + S + R of the start.
-  No unlocker knows what an earlier one saw. If all unlockers are restarted more often than every
-  D, the lock is not removed; `Deadlines.carried_over` counts such locks, and an alert reports them.
+  No unlocker knows what an earlier one saw, so each restart begins the count again. A lock may be
+  carried over so from restart to restart and never be removed, if all unlockers are restarted more
+  often than every D. `Deadlines.carried_over` counts such locks, and an alert reports them.
 - For a store without a watch, a lock is removed only after a poll that began after its due time.
   The unlocker requests such a poll when a lock is due, at most every quarter of the poll interval
   (`Unlocker._known_until`). So that adds at most a quarter of the interval.
@@ -25,11 +26,12 @@ How late a removal is. Let
   restart (`lockclient.overview.table`).
 - Removals beyond `--max-removals` in a minute wait: see `rate_limit`.
 
-When a lock is past its alert. An alert only notifies people, so it may use wall clocks. Our wall
-clock is trusted if it agreed with the median clock of the store's members in a check made after we
-saw the lock's last write. Then `alert_at` is reached when the slower of these two clocks shows it.
-"Found" means that the lock existed when its silence timer started, so its last heartbeat was not
-seen. "Four plain keys" are a lock without `about`.
+When a lock is past its alert. An alert only notifies people, so it may use wall clocks. A check
+compares our wall clock with the median clock of the store's members. Our clock is *trusted* for a
+lock if both agreed in a check after we saw the lock's last write. Then `alert_at` is reached when
+the slower of the two clocks shows it. A lock is *found* if it existed when its silence timer
+started, so we did not see its last heartbeat. A lock of *four plain keys* was written without the
+key `about`, for example by a shell script.
 
     lock                                        past its alert
     its heartbeats were seen                    `expected_runtime` after the last one
@@ -37,10 +39,10 @@ seen. "Four plain keys" are a lock without `about`.
                                                 it if that is sooner
     found, clock not trusted                    `expected_runtime` after we found it
     no `expected_runtime`, or undecided         at `alert_at`, once a clock can be trusted
-    four plain keys, clock not trusted          when both hold: no heartbeat was seen for the time
-                                                between its stamps when it was acquired, and our
-                                                clock shows `alert_at`. So a clock that is ahead
-                                                cannot cause an alert alone
+    four plain keys, clock not trusted          when two conditions hold, so that a clock that is
+                                                ahead can't cause an alert alone: (1) no heartbeat
+                                                for as long as its two stamps were apart when it was
+                                                acquired, and (2) our clock shows `alert_at`
 """
 
 from __future__ import annotations
@@ -56,14 +58,14 @@ class DueTimes:
     """The times of a lock's alert and removal, on our monotonic clock.
 
     Attributes:
-        alert: when the lock goes past its alert, or `NEVER`; None: that can't be decided yet.
+        alert: when the lock goes past its alert, or `NEVER`; None: unknown before a clock check.
         due: when the lock may be removed, or `NEVER`.
-        guessed: no clock could be trusted for the alert, so the next clock check decides again.
+        is_provisional: no clock can be trusted for `alert`, so the next clock check decides again.
     """
 
     alert: float | None
     due: float
-    guessed: bool = False
+    is_provisional: bool = False
 
 
 def due_times(row: Row, check: ClockCheck | None) -> DueTimes:
@@ -81,10 +83,14 @@ def due_times(row: Row, check: ClockCheck | None) -> DueTimes:
     decided = not holder.undecided()
     alert = _alert(row, holder.alert_at, check, decided=decided)
     due = due_at(holder, row.seen_at, check)
-    silent = counted(row.seen_at, holder.first_distance) if holder.by_distance else None
-    if alert is not None or check is None or silent is None:
+    if alert is not None or check is None or not holder.by_distance:
         return DueTimes(alert, due)
-    return DueTimes(max(silent, check.by_own_clock(holder.alert_at)), due, guessed=True)
+    # Four plain keys, and the clock is not trusted.
+    silent_until = counted(row.seen_at, holder.first_distance)
+    if silent_until is None:
+        return DueTimes(None, due)
+    alert = max(silent_until, check.by_own_clock(holder.alert_at))
+    return DueTimes(alert, due, is_provisional=True)
 
 
 def _alert(row: Row, stamp: float, check: ClockCheck | None, *, decided: bool) -> float | None:

@@ -84,11 +84,11 @@ class Deadlines:
         self._lock = threading.Lock()
         self._check: ClockCheck | None = None
         self._items: dict[str, TimedLock] = {}
-        self._undecided: set[str] = set()  # the next clock check may decide about these
-        self._by_clock: set[str] = set()  # each clock check decides again when these are due
+        self._awaiting_clock_check: set[str] = set()  # their alert: see `DueTimes`
+        self._due_by_clock: set[str] = set()  # four plain keys: each clock check decides again
         self._alerted: set[str] = set()
-        self._found: set[str] = set()  # with a due time; the last heartbeat was not seen
-        self._carried_over: set[str] = set()  # of these, the ones that only a restart keeps
+        self._found: set[str] = set()  # with a due time; their last heartbeat was not seen
+        self._carried_over: set[str] = set()  # of these, those that are overdue by `auto_unlock_at`
         # A heap of the stamps of `_found`, so that a scrape does not walk all locks.
         self._stamps: list[tuple[float, str]] = []
         self._limited: set[str] = set()  # locks with a `max_hold`
@@ -114,11 +114,11 @@ class Deadlines:
         """Judge again, after a clock check, the locks that depend on clocks."""
         with self._lock:
             self._check, self._needs_clock_check = check, False
-            for name in tuple(self._undecided):
+            for name in tuple(self._awaiting_clock_check):
                 before = self._drop(name)
                 if before is not None:
                     self._put(name, before.row, before)
-            for name in tuple(self._by_clock):
+            for name in tuple(self._due_by_clock):
                 self._judge_again(name, check)
             self._compact_heap()
 
@@ -127,16 +127,16 @@ class Deadlines:
 
         No alert and no removal is returned twice.
         """
-        progress = DueLocks([], [])
+        popped = DueLocks([], [])
         with self._lock:
             while self._heap and self._heap[0][0] <= now:
                 entry = heapq.heappop(self._heap)
                 if self._entries.get(entry[1]) == entry[0]:  # else a later one replaced it
                     del self._entries[entry[1]]
-                    self._come_due(entry[1], now, progress)
-        return progress
+                    self._process_due(entry[1], now, popped)
+        return popped
 
-    def comes_due(self, now: float) -> bool:
+    def has_due(self, now: float) -> bool:
         """Return whether a lock has an alert or a removal by the monotonic time `now`."""
         with self._lock:
             while self._heap and self._heap[0][0] <= now:
@@ -218,27 +218,25 @@ class Deadlines:
         return PastAlert(listed, unlisted)
 
     def _judge_again(self, name: str, check: ClockCheck) -> None:
-        """Judge again a lock whose due time depends on clocks.
-
-        If it was returned by `pop_due` and waits for its removal, it may no longer be due. Then a
-        new item replaces it, so `is_current` becomes false and it is not removed.
-        """
+        """Compute again the times of a lock whose due time depends on clocks."""
         item = self._items[name]
         times = due_times(item.row, check)
         if item.state != OVERDUE:
-            unsure = times.alert is None or times.guessed
-            alert = item.times.alert if unsure else times.alert
+            is_unsure = times.alert is None or times.is_provisional
+            alert = item.times.alert if is_unsure else times.alert  # keep the earlier alert
             item.times = DueTimes(alert, times.due)
             self._push(name, item)
         elif times.due > check.now.monotonic:
+            # `pop_due` has returned the lock, and it is no longer due. A new item replaces it, so
+            # `is_current` becomes false and the lock is not removed.
             self._drop(name)
             self._put(name, item.row, item)
 
     def _drop(self, name: str) -> TimedLock | None:
         item = self._items.pop(name, None)
         for names in (
-            self._undecided,
-            self._by_clock,
+            self._awaiting_clock_check,
+            self._due_by_clock,
             self._alerted,
             self._found,
             self._carried_over,
@@ -261,26 +259,27 @@ class Deadlines:
         if row.holder.max_hold is not None:
             self._limited.add(name)
         if row.holder.by_distance:
-            self._by_clock.add(name)
-        if times.alert is None or times.guessed:
-            self._undecided.add(name)
-            asked = self._check is not None and self._check.now.monotonic >= row.seen_at
-            self._needs_clock_check |= not asked
+            self._due_by_clock.add(name)
+        if times.alert is None or times.is_provisional:
+            self._awaiting_clock_check.add(name)
+            checked_at = -NEVER if self._check is None else self._check.now.monotonic
+            if checked_at < row.seen_at:
+                self._needs_clock_check = True
         self._push(name, item)
 
-    def _come_due(self, name: str, now: float, progress: DueLocks) -> None:
+    def _process_due(self, name: str, now: float, popped: DueLocks) -> None:
         item = self._items.get(name)
         if item is None:
             return
         if not item.alerted and item.next_time <= now:
             self._mark_alerted(name, item)
-            progress.alerts.append(item)
+            popped.alerts.append(item)
         if item.alerted and item.next_time <= now:
             self._by_state[item.state].discard(name)
             self._found.discard(name)
             self._carried_over.discard(name)
             item.state = OVERDUE
-            progress.due.append(item)
+            popped.due.append(item)
         self._push(name, item)
 
     def _mark_alerted(self, name: str, item: TimedLock) -> None:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from lockclient.errors import StoreError, StoreUnavailable
-from lockclient.model.auto_unlock import as_judged, silence_removal
+from lockclient.model.auto_unlock import is_unchanged, silence_removal
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.removal import Removal
 from lockclient.service.logging_setup import log_fields
@@ -43,7 +43,7 @@ class Remover:
     Attributes:
         store: has the locks.
         deadlines: tells whether a lock has changed since its times were computed.
-        rate_limit: limits removals. It has counted a removal before `deadlines` drops the lock.
+        rate_limit: limits removals. It always counts a removal before `deadlines` forgets the lock.
         identity: this unlocker's name in the removal records.
         metrics: has the counter of attempts.
         ending: when set, no further removal begins.
@@ -87,7 +87,10 @@ class Remover:
         return {item.row.holder.name for item in self._refused.copy()}
 
     def _work(self, todo: deque[TimedLock], budget: Deadline) -> bool:
-        """Remove locks until none is left or the rate limit is reached; False: stopped earlier."""
+        """Remove locks until none is left or the rate limit is reached.
+
+        Return False if the time was over, or a removal was not counted yet: the next run goes on.
+        """
         while todo:
             if budget.expired() or self.ending.is_set():
                 return False
@@ -124,9 +127,10 @@ class Remover:
     def _wait_until_counted(self) -> bool:
         """Wait until the rate limit has counted all removals up to our last one.
 
-        This is step 2 of the argument in `rate_limit`. The table reports a removal, which the rate
-        limit counts, before it reports that the lock is no longer held. Only then `deadlines` drops
-        the lock, so `is_current` tells when the removal was counted.
+        Otherwise more removals could begin than the rate limit allows (step 2 in `rate_limit`). The
+        table first reports a removal, which the rate limit counts. Then it reports that the lock is
+        no longer held, and `deadlines` forgets the lock. So `is_current` tells when the removal was
+        counted.
         """
         deadline = Deadline.after(_REQUEST_TIMEOUT_S)
         while self._last_removed is not None and self.deadlines.is_current(self._last_removed):
@@ -174,8 +178,8 @@ class Remover:
         assert isinstance(seen, ReadResult)
         if seen.holder is None or seen.holder.uuid != uuid:
             return self._result_if_gone(seen.removal)
-        # An item that is not current is here only because an earlier request had no answer.
-        if not as_judged(seen.holder, row.holder) or not self.deadlines.is_current(item):
+        # An outdated item gets here only if an earlier request had no answer.
+        if not is_unchanged(seen.holder, row.holder) or not self.deadlines.is_current(item):
             return CHANGED
         silent = monotonic() - row.seen_at
         removal = silence_removal(seen.holder, silent, self.identity, time.time())

@@ -266,7 +266,7 @@ class Unlocker:
             return known_at
         if table.followed >= revision:
             self._polled_at = known_at
-        if now > self._polled_at + self._store.poll / 4 and self._deadlines.comes_due(now):
+        if now > self._polled_at + self._store.poll / 4 and self._deadlines.has_due(now):
             self._store.reopen_watch()
         return self._polled_at
 

@@ -14,22 +14,24 @@ covers the difference in speed of two monotonic clocks. No wall clock is used.
    stopped. Each heartbeat changes the revisions of the stamps, and the transaction that removes a
    lock compares them. So such a heartbeat always defeats the removal.
 3. A restore from a backup loses heartbeats. A stamp may then have a revision that we saw earlier.
-   So after each moment at which a restore may have happened, all locks count as found again: see
-   `lockclient.overview.table`.
+   So after each time at which a restore may have happened, the silence of all locks counts from
+   then on: see `lockclient.overview.table`.
 4. Our monotonic clock also counts while this process is stopped or the machine is suspended. Locks
    then look due at once; step 2 protects them.
 
 Never removed: a lock without D, a lock of a newer format, a lock with broken data. If a person
 changes a stamp, its revision changes: that counts as a heartbeat.
 
-A lock of four plain keys has no `about` that gives D. Its D is the distance between its two stamps,
-which is constant during the acquisition (`Holder.first_distance`); all of the above holds for it.
-While the stamps have another distance, or were not written together, the lock is undecided
-(`Holder.undecided`). The writer of `auto_unlock_at` meant that moment, so the lock is due only when
-this moment has passed, too. It has passed if the slower of our clock and the members' clock shows
-it, by a check that was made after we saw the stamps and in which the clocks agreed. Each new check
-decides again: clocks that once showed 1970 do not keep a lock for ever. While clocks disagree, the
-lock is not due. So a wall clock can delay a removal and never cause one.
+A lock of four plain keys has no `about` that gives D. Its D is the time from `alert_at` to
+`auto_unlock_at` as they were first written (`Holder.first_distance`), which is constant during the
+acquisition; all of the above holds for it. While the two stamps are another time apart, or were not
+written together, the lock is undecided (`Holder.undecided`) and never due.
+
+Such a lock has a second condition: its `auto_unlock_at` must have passed, because a person may have
+written it. It has passed if the slower of our clock and the members' clock shows it, by a check
+that was made after we saw the stamps and in which the clocks agreed. Each new check decides again,
+so one wrong clock reading can't keep a lock for ever. While the clocks disagree, the lock is not
+due. So a wall clock can delay a removal and never cause one.
 """
 
 from __future__ import annotations
@@ -83,6 +85,7 @@ class ClockCheck:
 
     def by_slower_clock(self, wall: float) -> float:
         """Return when it is `wall` by the slower of both wall clocks, on our monotonic one."""
+        # A negative offset: the members' clock is behind ours, and shows `wall` later.
         return self.by_own_clock(wall) - min(0.0, self.offset or 0.0)
 
     def by_own_clock(self, wall: float) -> float:
@@ -115,7 +118,7 @@ def counted(seen_at: float, after: float | None) -> float | None:
     return None if after is None else seen_at + after * (1 + _DRIFT)
 
 
-def as_judged(read: Holder, judged: Holder) -> bool:
+def is_unchanged(read: Holder, judged: Holder) -> bool:
     """Return whether a lock that was read whole is still as the table had it."""
     return (
         read.stamp_revisions == judged.stamp_revisions

@@ -29,7 +29,7 @@ from math import inf
 from typing import Final
 
 from lockclient.errors import StoreUnavailable
-from lockclient.model.auto_unlock import NEVER, ClockCheck, as_judged, due_at, silence_removal
+from lockclient.model.auto_unlock import NEVER, ClockCheck, due_at, is_unchanged, silence_removal
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.model.holder import Holder
 from lockclient.stores.gcs import removal_steps
@@ -114,7 +114,7 @@ class Expiry:
         holder = objects.holder(listed.name, state)
         if holder is None:
             return True
-        if not as_judged(holder, listed) or not self._is_due(holder, seen_at):
+        if not is_unchanged(holder, listed) or not self._is_due(holder, seen_at):
             return False
         by = f"taker@{socket.gethostname()}:{os.getpid()}"
         removal = silence_removal(holder, monotonic() - seen_at, by, time.time())

@@ -85,16 +85,16 @@ def test_counted_auto_unlocks_are_forgotten_without_a_limit_too() -> None:
 def test_only_locks_without_a_push_come_due() -> None:
     deadlines = Deadlines()
     deadlines.update([pushed("a"), pushed("b")])
-    assert not deadlines.comes_due(29)
+    assert not deadlines.has_due(29)
     deadlines.update([pushed("a", 20.0), gone("b")])
-    assert not deadlines.comes_due(49)
-    assert deadlines.comes_due(51)
-    assert deadlines.comes_due(51)
+    assert not deadlines.has_due(49)
+    assert deadlines.has_due(51)
+    assert deadlines.has_due(51)
     assert names(deadlines, 51) == (["a"], [])
-    assert not deadlines.comes_due(79)
-    assert deadlines.comes_due(81)
+    assert not deadlines.has_due(79)
+    assert deadlines.has_due(81)
     assert names(deadlines, 81) == ([], ["a"])
-    assert not deadlines.comes_due(1000)
+    assert not deadlines.has_due(1000)
 
 
 def test_a_lock_restored_to_an_earlier_push_repeats_no_alert() -> None:
