@@ -33,7 +33,7 @@ _BLANK: Final = r"(?<![^ ]) | (?= *\Z)"
 """A space at the beginning, after another one, or at the end."""
 ONE_LINE: Final = re.compile(f"([{_INVISIBLE}]|{_BLANK})")
 BLOCK: Final = re.compile(rf"((?![\n\t])[{_INVISIBLE}])")
-_APART: Final = re.compile(f"([^\x20-\x7e]|{_BLANK})")
+_NON_ASCII: Final = re.compile(f"([^\x20-\x7e]|{_BLANK})")
 
 
 def escaped(char: str) -> str:
@@ -59,27 +59,27 @@ def plain(text: object, *, block: bool = False) -> str:
     return text if is_plain(text) else (BLOCK if block else ONE_LINE).sub(_escaped, text)
 
 
-def apart(name: str) -> str:
+def ascii_name(name: str) -> str:
     """Return a name with all that is not ASCII written as escapes."""
-    return _APART.sub(_escaped, name)
+    return _NON_ASCII.sub(_escaped, name)
 
 
 def shown_name(name: str) -> str:
     """Return a lock's name; one that is not ASCII with its escaped form after it."""
     shown = plain(name)
-    return shown if shown.isascii() else f"{shown} ({apart(name)})"
+    return shown if shown.isascii() else f"{shown} ({ascii_name(name)})"
 
 
 _ESCAPE: Final = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U(00(?:0[0-9a-f]|10)[0-9a-f]{4}))")
 
 
-def meant(text: str) -> str:
-    """Return the text that `plain`, `apart`, `shown_name` or `chat` shows so, else `text`."""
+def unescaped(text: str) -> str:
+    """Return the text that `plain`, `ascii_name`, `shown_name` or `chat` shows so, else `text`."""
     read = _ESCAPE.sub(lambda found: chr(int(found[1] or found[2] or found[3], 16)), text)
     once = read[: len(read) // 2 - 1]  # as of `shown_name`, which has it twice
     if text == shown_name(once):
         return once
-    return read if text in (plain(read), apart(read), chat(read)) else text
+    return read if text in (plain(read), ascii_name(read), chat(read)) else text
 
 
 # ---------------------------------------------------------------- secrets

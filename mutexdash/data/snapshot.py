@@ -30,8 +30,8 @@ _MAX_GONE = 50
 """Such rows, the newest."""
 _CLOCK_NOISE_S = 1.0
 """Difference of the wall clock and the monotonic clock that counts as none, in seconds."""
-_SORTED_FROM = 20
-"""If at most one row in `_SORTED_FROM` has changed, these rows are moved; else all are sorted."""
+_MOVED_SHARE = 1 / 20
+"""If at most this share of the rows has changed, these rows are moved; else all are sorted."""
 
 _urgency_of, _until_of = attrgetter("urgency"), attrgetter("until")
 
@@ -59,10 +59,11 @@ class Rows:
         judged_at, rows, known = self._table.judged_at(wall), self._table.rows(), self._rows
         if judged_at < self._judged_at - _CLOCK_NOISE_S:  # the clock was put back
             known = {}
-        # The names whose row is another object than before. Written without a step of Python for
-        # each of tens of thousands of unchanged rows.
+        # The same as {name for name, row in rows.items() if known.get(name) is not row}, without a
+        # step of Python for each of tens of thousands of unchanged rows.
         changed = set(compress(rows, map(is_not, map(known.get, rows), rows.values())))
-        if len(self._shown) + len(changed - self._shown.keys()) > len(rows):
+        new = len(changed - self._shown.keys())
+        if len(self._shown) + new > len(rows):  # some of the shown locks have ended
             changed.update(filterfalse(rows.__contains__, self._shown))
         changed |= queued | self._queued
         if judged_at > self.until:
@@ -85,7 +86,7 @@ class Rows:
         old = [lock for name in names if (lock := shown.pop(name, None)) is not None]
         shown.update((lock.holder.name, lock) for lock in fresh)
         self.until = min(self.until, *map(_until_of, fresh)) if fresh else self.until
-        if len(names) > len(locks) / _SORTED_FROM:
+        if len(names) > len(locks) * _MOVED_SHARE:
             return sorted(shown.values(), key=_urgency_of)
         for lock in old:
             del locks[bisect_left(locks, lock.urgency, key=_urgency_of)]
@@ -99,11 +100,10 @@ class Snapshot:
     """All that the store says, at `revision`.
 
     Attributes:
-        judged_at, until: it is right from the one to the other wall-clock time, if nothing is
-            written.
+        judged_at, until: wall-clock times between which it is right, unless the store changes.
         locks: those that are held, the most urgent first.
         gone: the rows of locks that ended within `GONE_SHOWN_S`.
-        counts: the number of locks that each word of `FILTERS` finds.
+        counts: the number of locks by filter (`list_parameters.FILTERS`).
         waiters: the number of waiters of each lock that has some.
         removals: the newest of the `recorded` ones.
         versions: for `locks`, `waits` and `removals` a number that grows with each change.
@@ -192,17 +192,19 @@ class Snapshot:
     def select(self, query: Query, *, ended: bool = False) -> Page:
         """Return a page of the locks.
 
-        With `ended` it has also the rows of `gone` that sort between its rows. These rows do not
-        count, so no lock moves to another page.
+        With `ended`, locks that have just ended (`gone`) are shown in addition, at the place where
+        they sort. They do not count, so no lock moves to another page.
         """
         found, gone = _matching(self.locks, query), _matching(self.gone if ended else (), query)
         start, end = (query.page - 1) * query.per_page, query.page * query.per_page
         first = found[: end + 1] if query.sort == "state" else first_of(found, query.sort, end + 1)
-        items, after = first[start:end], first[end:]
+        items, next_page = first[start:end], first[end:]
         if gone and (items or not start):
-            placed = first_of([*items, *after, *gone], query.sort, query.per_page + 1 + len(gone))
+            # Sort the ended locks in. Then cut off those that belong to the page before or after.
+            merged = [*items, *next_page, *gone]
+            placed = first_of(merged, query.sort, len(merged))
             begin = placed.index(items[0]) if start else 0
-            items = placed[begin : placed.index(after[0]) if after else None]
+            items = placed[begin : placed.index(next_page[0]) if next_page else None]
         return Page(items, len(found), query.page, query.per_page)
 
 

@@ -17,7 +17,7 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.removal import Removal
 from lockclient.overview.force_unlock_request import NO_RECORD, Changed, force_unlock
 from lockclient.service.logging_setup import log_fields
-from lockclient.text.escaping import apart, plain
+from lockclient.text.escaping import ascii_name, plain
 from mutexdash.security.request_checks import acting_user
 from mutexdash.web.context import CHANGED, DONE, FAILED, UNKNOWN, dashboard, name_asked_for
 from mutexdash.web.urls import force_url, lock_url
@@ -110,7 +110,7 @@ def _body() -> Any:
 
 def _unlock(name: str, asked: _Request) -> Removal:
     # A name that can't be typed is shown with escapes.
-    if asked.typed not in (name, plain(name), apart(name)):
+    if asked.typed not in (name, plain(name), ascii_name(name)):
         abort(
             400,
             f"Nothing was unlocked: the name that was typed is {asked.typed[:300]!r}, and the "

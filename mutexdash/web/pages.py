@@ -23,7 +23,7 @@ from lockclient.overview.force_unlock_request import NO_RECORD
 from lockclient.overview.lock_presentation import Bar, fact_rows, fact_text, no_unlock
 from lockclient.overview.lock_status import status_of
 from lockclient.text.durations import duration, parse_duration, period, roughly
-from lockclient.text.escaping import apart, meant, plain
+from lockclient.text.escaping import ascii_name, plain, unescaped
 from lockclient.text.timestamps import utc
 from mutexdash.data.hosts import select_hosts
 from mutexdash.data.list_parameters import MAX_PER_PAGE, BadParameter, Page, Query
@@ -45,7 +45,7 @@ from mutexdash.markup.links import linked
 from mutexdash.markup.next_steps import runbook_sections, steps_about_holder, steps_about_waiter
 from mutexdash.web.context import dashboard, name_asked_for
 from mutexdash.web.exports import read_removal
-from mutexdash.web.respond import Passing, respond
+from mutexdash.web.respond import NotCached, respond
 from mutexdash.web.urls import (
     alert_query,
     force_url,
@@ -75,8 +75,8 @@ def lock(name: str | None = None) -> Response:
     name, table = name_asked_for(name), dashboard().live.table
     # The name may be copied from an alert, which shows invisible characters as escapes. If no lock
     # has the literal name, show the lock with the unescaped name.
-    if table.row(name) is None and table.row(meant(name)) is not None:
-        name = meant(name)
+    if table.row(name) is None and table.row(unescaped(name)) is not None:
+        name = unescaped(name)
     return _about_one("lock.html", name, request.args.get("unlocked"))
 
 
@@ -95,20 +95,20 @@ def lock_by_another_path(name: str | None = None) -> BaseResponse:
 def force(name: str | None = None) -> Response:
     """Show the form that force-unlocks the holder `?uuid=`."""
     uuid = request.args.get("uuid", "")
-    return _about_one("force.html", name_asked_for(name), uuid, uuid=uuid)
+    return _about_one("force.html", name_asked_for(name), uuid, uuid=uuid)  # it may be gone by now
 
 
-def _about_one(template: str, name: str, removed: str | None, **shown: Any) -> Response:
+def _about_one(template: str, name: str, removed: str | None, **values: Any) -> Response:
     """Render a page about one lock.
 
-    The table gives the ETag. Only if the viewer's ETag is old, the store is read for the rest, such
-    as the backtrace.
+    The ETag is computed from the table alone. The store is read for the rest, such as the
+    backtrace, only if the viewer's copy is out of date.
 
     Args:
         template: the page's.
         name: the lock's.
-        removed: the uuid of a holder that may have been removed; None: none is asked for.
-        shown: further values for the template.
+        removed: the uuid of a holder whose removal the page shows if there was one; None: of none.
+        values: further values for the template.
     """
     board = dashboard()
     dated = board.dated_snapshot()
@@ -116,8 +116,8 @@ def _about_one(template: str, name: str, removed: str | None, **shown: Any) -> R
 
     def page() -> Response | str:
         full_detail = complete(detail, dated, board.store, removed)
-        html = _render(template, dated, detail=full_detail, **shown)
-        return html if full_detail.complete else Passing(html, mimetype="text/html")
+        html = _render(template, dated, detail=full_detail, **values)
+        return html if full_detail.complete else NotCached(html, mimetype="text/html")
 
     return respond((dated.shown(), detail.shown), page)
 
@@ -143,8 +143,8 @@ def hosts() -> Response:
     query = _query("q", "page")
     dated = dashboard().dated_snapshot()
     rows = partial(select_hosts, dated.snapshot.locks, dated.snapshot.waits)
-    shown = dated.shown("locks", "waits")
-    return respond(shown, lambda: _render_list("hosts.html", dated, query, rows))
+    etag_parts = dated.shown("locks", "waits")
+    return respond(etag_parts, lambda: _render_list("hosts.html", dated, query, rows))
 
 
 @blueprint.get("/waiting")
@@ -152,8 +152,8 @@ def waiting() -> Response:
     query = _query("q", "page")
     dated = dashboard().dated_snapshot()
     rows = dated.snapshot.waits.select
-    shown = dated.shown("locks", "waits")
-    return respond(shown, lambda: _render_list("waiting.html", dated, query, rows))
+    etag_parts = dated.shown("locks", "waits")
+    return respond(etag_parts, lambda: _render_list("waiting.html", dated, query, rows))
 
 
 @blueprint.get("/removed")
@@ -161,8 +161,8 @@ def removed() -> Response:
     query = _query("q", "page")
     dated = dashboard().dated_snapshot()
     rows = dated.snapshot.removed
-    shown = dated.shown("removals")
-    return respond(shown, lambda: _render_list("removed.html", dated, query, rows))
+    etag_parts = dated.shown("removals")
+    return respond(etag_parts, lambda: _render_list("removed.html", dated, query, rows))
 
 
 @blueprint.get("/removal")
@@ -184,10 +184,10 @@ def timeline() -> Response:
     dated = board.dated_snapshot()
 
     def page() -> str:
-        shown = lanes(board.live, dated, query, span=span)
+        drawn = lanes(board.live, dated, query, span=span)
         return _render(
-            "timeline.html", dated, query=query, span=int(span), spans=SPANS_S, lanes=shown,
-            ticks=ticks(shown),
+            "timeline.html", dated, query=query, span=int(span), spans=SPANS_S, lanes=drawn,
+            ticks=ticks(drawn),
         )  # fmt: skip
 
     # The axis moves on every ten seconds.
@@ -235,8 +235,8 @@ def _render_list(
     return _render(template, dated, query=query, page=page)
 
 
-def _render(template: str, dated: DatedSnapshot, **shown: Any) -> str:
-    return render_template(template, dated=dated, wall=dated.wall, **shown)
+def _render(template: str, dated: DatedSnapshot, **values: Any) -> str:
+    return render_template(template, dated=dated, wall=dated.wall, **values)
 
 
 def domain(hostname: str) -> tuple[str, str]:
@@ -287,7 +287,7 @@ for _filter in (
     period,
     utc,
     fact_text,
-    apart,
+    ascii_name,
     iso,
     alert_query,
     lane_text,

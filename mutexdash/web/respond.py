@@ -26,7 +26,7 @@ _COMPRESSED: Final = (
 """Prefixes of the types of answers that are compressed."""
 
 
-class Passing(Response):
+class NotCached(Response):
     """An answer that is incomplete for now, so it has no ETag."""
 
 
@@ -47,7 +47,7 @@ def respond(shown: object, make: Callable[[], Response | str]) -> Response:
     if (kept := board.memo.get(second, key)) is not None:
         return kept
     response = compress(make_response(make()))
-    if not isinstance(response, Passing):
+    if not isinstance(response, NotCached):
         response.set_etag(tag, weak=True)
         board.memo.keep(second, key, response)
     return response

@@ -15,7 +15,7 @@ from lockclient.model.removal import Removal
 from lockclient.stores.mutex_store import Capabilities
 from lockclient.stores.request_types import Remove
 from lockclient.stores.service_store import Batch, Kind, ServiceStore
-from lockclient.text.escaping import apart
+from lockclient.text.escaping import ascii_name
 from tests.support.board import Board, DashboardStore
 from tests.support.memory_store import MemoryStore
 from tests.support.polls import ALL, REAL
@@ -196,13 +196,13 @@ def test_look_alike_names_are_shown_with_their_escaped_form(memory: MemoryStore)
         memory.take(name)
     for columns in (0, 160):
         text = shown(called(memory, "ls", columns=columns))
-        assert [name for name in ALL.values() if apart(name) not in text] == []
+        assert [name for name in ALL.values() if ascii_name(name) not in text] == []
     for name in ALL.values():
         memory.removed(name, "u", how="auto-unlock", removed_at=time.time())
     removed = called(memory, "removed").stdout
     for name in ALL.values():
-        assert apart(name) in removed
-        assert apart(name) in called(memory, "show", name).stdout.splitlines()[0]
+        assert ascii_name(name) in removed
+        assert ascii_name(name) in called(memory, "show", name).stdout.splitlines()[0]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from markupsafe import escape
 from lockclient.model.holder import Holder
 from lockclient.overview.lock_presentation import NOTCH, Bar
 from lockclient.text.durations import duration
-from lockclient.text.escaping import apart, shown_name
+from lockclient.text.escaping import ascii_name, shown_name
 from lockclient.text.timestamps import utc
 from mutexdash.markup.html_text import visible
 from mutexdash.markup.links import linked
@@ -42,7 +42,7 @@ def test_visible_characters_stay() -> None:
 def test_a_name_beyond_ascii_is_shown_with_its_escaped_form() -> None:
     name = OTHER_LETTERS["Cyrillic letters"]
     path = quote(name, safe="")
-    escaped = escape(apart(name))
+    escaped = escape(ascii_name(name))
     with Board("--allow-force-unlock") as board:
         board.store.take(name, uuid="u")
         board.store.removed(name, "r", how="auto-unlock", removed_at=5.0)

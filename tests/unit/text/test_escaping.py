@@ -16,16 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockclient.text.escaping import (
-    apart,
     as_trace,
     ascii_json,
+    ascii_name,
     cell,
     chat,
     hidden,
     label,
-    meant,
     plain,
     shown_name,
+    unescaped,
     without_secrets,
 )
 from tests.support.polls import ALL, REAL
@@ -79,9 +79,9 @@ def test_visible_characters_stay() -> None:
 
 @given(TEXTS)
 def test_no_output_has_invisible_characters(text: str) -> None:
-    for written in (plain(text), apart(text), label(text), cell(text), as_trace(text)):
+    for written in (plain(text), ascii_name(text), label(text), cell(text), as_trace(text)):
         assert {*written} & UNSEEN <= {"\n", "\t"}
-    for written in (plain(text), apart(text), label(text)):
+    for written in (plain(text), ascii_name(text), label(text)):
         assert not {*written} & UNSEEN
         assert written.strip(" ") == written
         assert "  " not in written
@@ -103,8 +103,8 @@ def test_a_block_keeps_its_lines_tabs_and_blanks(text: str) -> None:
 
 @given(TEXTS.filter(lambda text: not {*text} & {*"\\\n\r\t"}))
 def test_a_shown_name_is_parsed_back(text: str) -> None:
-    assert meant(plain(text)) == text
-    assert meant(apart(text)) == text
+    assert unescaped(plain(text)) == text
+    assert unescaped(ascii_name(text)) == text
 
 
 @given(TEXTS)
@@ -122,11 +122,11 @@ def test_a_traceback_has_no_line_that_looks_like_a_log_line() -> None:
 
 @pytest.mark.parametrize("name", ALL.values(), ids=ALL)
 def test_a_look_alike_name_is_shown_with_its_escaped_form(name: str) -> None:
-    """`meant` finds the name by either form, or by both as they are shown."""
-    assert apart(name) != REAL
-    assert apart(name).isascii()
-    assert apart(name) in shown_name(name)
-    assert meant(shown_name(name)) == name
+    """`unescaped` finds the name by either form, or by both as they are shown."""
+    assert ascii_name(name) != REAL
+    assert ascii_name(name).isascii()
+    assert ascii_name(name) in shown_name(name)
+    assert unescaped(shown_name(name)) == name
 
 
 def test_an_ascii_name_is_shown_once() -> None:
@@ -209,7 +209,7 @@ def test_texts_of_any_kind_take_no_time_to_speak_of() -> None:
     """A rule that looks from every place to the end takes minutes for each of these."""
     for text in ("a\n", "\n=", " ", "://", "a:", ";'", "@"):
         long = text * 200_000
-        for way in (plain, cell, apart, hidden, without_secrets, as_trace):
+        for way in (plain, cell, ascii_name, hidden, without_secrets, as_trace):
             assert way(long)
 
 
@@ -233,7 +233,7 @@ def test_texts_of_any_kind_take_no_time_to_speak_of() -> None:
 def test_chat_texts_are_inactive(text: str, shown: str) -> None:
     assert chat(text) == shown
     if "\n" not in text:
-        assert meant(shown) in (text, shown)
+        assert unescaped(shown) in (text, shown)
 
 
 @given(TEXTS)
