@@ -13,8 +13,8 @@ from benchmarks.floor import Floor, Wire
 from benchmarks.population import ROOT, Times, fill
 from benchmarks.samples import summary
 from benchmarks.servers import Servers
+from lockclient.overview.live_table import Table
 from lockclient.overview.rows import Transition
-from lockclient.overview.table import Table
 
 
 def table(servers: Servers, *, quick: bool) -> dict[str, Any]:

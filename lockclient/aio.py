@@ -36,7 +36,7 @@ from lockclient.model.ticket import Ticket
 from lockclient.stores.mutex_store import AsyncMutexStore, MutexStore, WatchEvent
 from lockclient.stores.outcomes import Outcome
 from lockclient.threads import scheduler
-from lockclient.threads.reentry import AwaitInside
+from lockclient.threads.reentrancy import AwaitInside
 
 Function = TypeVar("Function", bound=Callable[..., Awaitable[Any]])
 Params = ParamSpec("Params")

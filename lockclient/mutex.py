@@ -19,7 +19,7 @@ from lockclient.model.holder import Holder
 from lockclient.model.ticket import Ticket
 from lockclient.stores.mutex_store import MutexStore
 from lockclient.threads import scheduler
-from lockclient.threads.reentry import is_inside, is_own_thread, own_thread_error
+from lockclient.threads.reentrancy import is_inside, is_own_thread, own_thread_error
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Params = ParamSpec("Params")

@@ -16,7 +16,7 @@ from werkzeug.exceptions import BadRequest, HTTPException, NotFound
 
 from lockclient.errors import InvalidLockName
 from lockclient.model.clocks import monotonic
-from lockclient.overview.table import Table
+from lockclient.overview.live_table import Table
 from lockclient.service.http_server import HttpServer
 from lockclient.service.metrics import ComputedCollector
 from lockclient.stores.service_store import ServiceStore

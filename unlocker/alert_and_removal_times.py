@@ -23,7 +23,7 @@ How late a removal is. A *sweep* is the unlocker's check for due locks, once a s
 - While the store is unreachable, or this process is stopped, nothing is removed. Afterwards one
   sweep is skipped so that heartbeats in flight arrive first. Locks that became due meanwhile are
   removed within 2 S + R. After ten seconds without the store, the silence timers of all locks
-  restart (`lockclient.overview.table`).
+  restart (`lockclient.overview.live_table`).
 - Removals beyond `--max-removals` in a minute wait: see `rate_limit`.
 
 When a lock is past its alert. An alert only notifies people, so it may use wall clocks. A check

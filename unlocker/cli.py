@@ -25,8 +25,8 @@ from lockclient.service.service_flags import (
 from lockclient.stores.settings import Settings
 from lockclient.text.url import is_loopback
 from unlocker.http_app import create_app
+from unlocker.notifications.apprise_recipients import recipients_of
 from unlocker.notifications.notifier import Notifier
-from unlocker.notifications.recipients import recipients_of
 from unlocker.record_cleanup import MAX_RECORDS
 from unlocker.unlocker import MAX_REMOVALS, Unlocker
 

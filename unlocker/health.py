@@ -13,8 +13,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from lockclient.errors import ClusterMutexError, StoreFull, StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
+from lockclient.overview.live_table import Table
 from lockclient.overview.silent_watch import Freshness
-from lockclient.overview.table import Table
 from lockclient.service.metrics import votes_gauge
 from lockclient.service.outage import Outage
 from lockclient.service.supervision import LIMIT

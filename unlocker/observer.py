@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from lockclient.model.clocks import Now, monotonic
 from lockclient.model.holder import Holder
 from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK, Removal
+from lockclient.overview.live_table import Table
 from lockclient.overview.rows import Row, Transition
-from lockclient.overview.table import Table
 from lockclient.service.logging_setup import log_fields
 from lockclient.text.escaping import shown_name
 from unlocker.deadlines import TimedLock

@@ -45,7 +45,7 @@ from lockclient.errors import ClusterMutexError, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now
 from lockclient.model.removal import removed_at
 from lockclient.model.retention import RECORD_RETENTION_S
-from lockclient.overview.table import Table
+from lockclient.overview.live_table import Table
 from lockclient.service.outage import Outage
 from lockclient.stores.service_store import Change, Kind, ServiceStore
 

@@ -19,8 +19,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from lockclient.model.clocks import monotonic
 from lockclient.model.holder import Holder
+from lockclient.overview.live_table import Table
 from lockclient.overview.rows import Transition
-from lockclient.overview.table import Table
 from unlocker.metrics.series import series
 
 NORMAL_HANDOVER_S = 15.0

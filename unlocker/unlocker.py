@@ -21,9 +21,9 @@ from lockclient.model.announcement import CLOCKS_DIFFER, CLOCKS_UNKNOWN
 from lockclient.model.auto_unlock import ClockCheck
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.model.removal import Removal
+from lockclient.overview.live_table import Table
 from lockclient.overview.rows import Transition
 from lockclient.overview.silent_watch import Freshness
-from lockclient.overview.table import Table
 from lockclient.service.metrics import gauge_by_label
 from lockclient.stores.service_store import Kind, ServiceStore
 from unlocker import record_cleanup

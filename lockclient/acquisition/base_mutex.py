@@ -50,7 +50,7 @@ from lockclient.stores.mutex_store import Guard, Inbox, MutexStore
 from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.request_types import Read
 from lockclient.threads.log_queue import get_logger
-from lockclient.threads.reentry import is_inside, is_own_thread, own_thread_error
+from lockclient.threads.reentrancy import is_inside, is_own_thread, own_thread_error
 
 log = get_logger(__name__)
 

@@ -20,7 +20,7 @@ from lockclient.acquisition.actors import current_owner
 from lockclient.acquisition.heartbeat_and_loss import Holding, held_by_process
 from lockclient.acquisition.held_lock import BaseHeldLock
 from lockclient.errors import LockNotHeld
-from lockclient.threads.reentry import run_outside
+from lockclient.threads.reentrancy import run_outside
 
 MAX_LOST = 16
 """Lost and unreleased acquisitions that a mutex remembers; it forgets the oldest beyond that."""

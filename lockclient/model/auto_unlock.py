@@ -15,7 +15,7 @@ covers the difference in speed of two monotonic clocks. No wall clock is used.
    lock compares them. So such a heartbeat always defeats the removal.
 3. A restore from a backup loses heartbeats. A stamp may then have a revision that we saw earlier.
    So after each time at which a restore may have happened, the silence of all locks counts from
-   then on: see `lockclient.overview.table`.
+   then on: see `lockclient.overview.live_table`.
 4. Our monotonic clock also counts while this process is stopped or the machine is suspended. Locks
    then look due at once; step 2 protects them.
 

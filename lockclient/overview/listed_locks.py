@@ -11,11 +11,11 @@ from lockclient.model.deadlocks import Deadlock, by_lock
 from lockclient.model.holder import BROKEN, OK, OVERDUE, UNDECIDED, Holder
 from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK
 from lockclient.model.ticket import Ticket
+from lockclient.overview.live_table import Table
 from lockclient.overview.lock_presentation import unlocks_at
 from lockclient.overview.lock_status import DEADLOCK, LockStatus, status_of
 from lockclient.overview.rows import Row
 from lockclient.overview.search import searchable
-from lockclient.overview.table import Table
 
 RELEASED: Final = "released"
 

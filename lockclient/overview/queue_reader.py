@@ -11,7 +11,7 @@ from lockclient.model.deadlocks import Deadlock, deadlocks
 from lockclient.model.holder import Holder
 from lockclient.model.ticket import Ticket
 from lockclient.overview.contents import NOBODY, QueueLength
-from lockclient.overview.table import Table
+from lockclient.overview.live_table import Table
 from lockclient.stores.service_store import ServiceStore, Tickets
 
 MOST: Final = 2000

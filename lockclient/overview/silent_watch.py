@@ -21,7 +21,7 @@ import math
 import threading
 
 from lockclient.model.clocks import monotonic
-from lockclient.overview.table import Table
+from lockclient.overview.live_table import Table
 from lockclient.stores.service_store import ServiceStore
 from lockclient.threads.log_queue import get_logger
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from lockclient.threads.at_exit import Order, calls
 from lockclient.threads.daemon_thread import DaemonThread
-from lockclient.threads.reentry import is_inside, run_outside
+from lockclient.threads.reentrancy import is_inside, run_outside
 
 MAX_QUEUED = 1000
 """Calls in the queue at most; further calls are dropped and counted."""

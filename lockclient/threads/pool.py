@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from lockclient.model.clocks import monotonic
 from lockclient.threads import scheduler
 from lockclient.threads.daemon_thread import set_program_mask
-from lockclient.threads.reentry import mark_thread
+from lockclient.threads.reentrancy import mark_thread
 from lockclient.threads.scheduler import Job, Task
 
 Work = Callable[..., object]

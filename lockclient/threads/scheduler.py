@@ -31,7 +31,7 @@ from lockclient.model.clocks import monotonic
 from lockclient.threads.at_exit import arm
 from lockclient.threads.daemon_thread import SYNCHRONOUS_SIGNALS, DaemonThread
 from lockclient.threads.log_queue import get_logger
-from lockclient.threads.reentry import mark_thread
+from lockclient.threads.reentrancy import mark_thread
 
 log = get_logger(__name__)
 

@@ -15,8 +15,8 @@ from contextlib import suppress
 
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline, monotonic
+from lockclient.overview.live_table import Table
 from lockclient.overview.silent_watch import Freshness
-from lockclient.overview.table import Table
 from lockclient.service.supervision import LIMIT, Loop
 from lockclient.stores.service_store import ServiceStore
 from lockclient.text.durations import duration

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from lockclient.overview.columns import SORTS
+from lockclient.overview.columns_and_order import SORTS
 from lockclient.overview.lock_status import VERDICTS
 from lockclient.overview.search import Search
 

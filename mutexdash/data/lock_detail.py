@@ -16,9 +16,9 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.deadlocks import Deadlock
 from lockclient.model.holder import Holder
 from lockclient.model.removal import Removal
+from lockclient.overview.live_table import Table
 from lockclient.overview.lock_presentation import removed_from
 from lockclient.overview.lock_status import status_of
-from lockclient.overview.table import Table
 from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.request_types import Read
 from lockclient.stores.service_store import ServiceStore, WaitQueue

@@ -14,10 +14,10 @@ from typing import NamedTuple
 from lockclient.model.announcement import failing_recipients
 from lockclient.model.holder import OK
 from lockclient.model.removal import Removal
-from lockclient.overview.columns import first_of
+from lockclient.overview.columns_and_order import first_of
 from lockclient.overview.listed_locks import HEALTHY, Listed, lister
+from lockclient.overview.live_table import Table
 from lockclient.overview.rows import Row
-from lockclient.overview.table import Table
 from mutexdash.data.history import History
 from mutexdash.data.list_parameters import WAITERS, Page, Query
 from mutexdash.data.waits import Waits

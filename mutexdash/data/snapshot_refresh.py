@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from lockclient.overview.table import Table
+from lockclient.overview.live_table import Table
 from lockclient.service.supervision import Loop
 from mutexdash.data.data_age import Probe
 from mutexdash.data.history import History

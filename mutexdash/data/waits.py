@@ -17,8 +17,8 @@ from lockclient.errors import ClusterMutexError
 from lockclient.model.deadlocks import Deadlock, by_lock, deadlocks
 from lockclient.model.holder import Holder
 from lockclient.model.ticket import Ticket
+from lockclient.overview.live_table import Table
 from lockclient.overview.queue_reader import WaitQueues
-from lockclient.overview.table import Table
 from lockclient.service.supervision import Loop
 from lockclient.stores.service_store import ServiceStore
 from mutexdash.data.list_parameters import Page, Query

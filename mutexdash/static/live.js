@@ -41,7 +41,7 @@ const duration = (seconds) => {
 const roughly = (seconds) => duration(seconds).split(" ", 2).join(" ");
 const writing = (node) => ("roughly" in node.dataset ? roughly : duration);
 
-// As `utc` in lockclient/overview/columns.py, and the same in the viewer's own zone, unless that wants UTC.
+// As `utc` in lockclient/overview/columns_and_order.py, and the same in the viewer's own zone, unless that wants UTC.
 const PARTS = {
   ...{ year: "numeric", month: "2-digit", day: "2-digit", hourCycle: "h23" },
   ...{ hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short" },

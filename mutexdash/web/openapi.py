@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from lockclient.model.fields import COUNT, FLAG, NAMES, SECONDS, TEXT, TEXTS, TIME, Fact
 from lockclient.model.holder import STATES
-from lockclient.overview.columns import SORTS
+from lockclient.overview.columns_and_order import SORTS
 from lockclient.overview.lock_json import LOCK_FACTS, REMOVED_FACTS, UNLISTED
 
 _TYPES: Final[Mapping[str, Mapping[str, Any]]] = {

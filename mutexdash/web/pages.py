@@ -18,7 +18,7 @@ from markupsafe import Markup
 from werkzeug.wrappers import Response as BaseResponse
 
 from lockclient.model.retention import RECORD_RETENTION
-from lockclient.overview.columns import COLUMNS, MANY_WAITERS, QUEUE
+from lockclient.overview.columns_and_order import COLUMNS, MANY_WAITERS, QUEUE
 from lockclient.overview.force_unlock_request import NO_RECORD
 from lockclient.overview.lock_presentation import Bar, fact_rows, fact_text, no_unlock
 from lockclient.overview.lock_status import status_of

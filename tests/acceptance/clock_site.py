@@ -17,8 +17,8 @@ from uuid import uuid4
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.clocks import Runtime
 from lockclient.model.holder import Holder
+from lockclient.overview.live_table import Table
 from lockclient.overview.rows import Transition
-from lockclient.overview.table import Table
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.outcomes import Done
 from lockclient.stores.request_types import Push

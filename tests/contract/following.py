@@ -9,8 +9,8 @@ from typing import Any, TypeVar, get_args
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
 from lockclient.model.removal import AUTO_UNLOCK, Removal
+from lockclient.overview.live_table import Table
 from lockclient.overview.rows import Transition
-from lockclient.overview.table import Table
 from lockclient.stores.outcomes import Done, Outcome, ReadResult, Taken
 from lockclient.stores.request_types import Read, Remove, Take, Unlock
 from lockclient.stores.service_store import Batch, Change, Kind, ServiceStore

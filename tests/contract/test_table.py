@@ -11,8 +11,8 @@ import pytest
 from lockclient.model.clocks import Stamps
 from lockclient.model.cut_texts import bounded
 from lockclient.model.holder import OK, Holder
+from lockclient.overview.live_table import Table
 from lockclient.overview.rows import Row
-from lockclient.overview.table import Table
 from lockclient.stores.outcomes import Done
 from lockclient.stores.request_types import Push, Take, Withdraw
 from lockclient.stores.service_store import ServiceStore

@@ -12,7 +12,7 @@ import pytest
 
 from lockclient import ClusterMutex, StoreError
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.overview.table import Table
+from lockclient.overview.live_table import Table
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.mutex_store import WatchEvent, WatchTarget
 from mutexdash.app import Options, create_app

@@ -14,7 +14,7 @@ import pytest
 
 from lockclient import ClusterMutex, LockLost, Settings, StoreError
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.overview.table import Table
+from lockclient.overview.live_table import Table
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.rpc_methods import AUTHENTICATE, TXN, make_call
 from lockclient.stores.service_store import ServiceStore

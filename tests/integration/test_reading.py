@@ -16,7 +16,7 @@ from lockclient import ClusterMutex, Removal, Settings, StoreUnavailable, open_s
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.holder import Holder
 from lockclient.model.removal import AUTO_UNLOCK
-from lockclient.overview.table import Table
+from lockclient.overview.live_table import Table
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import paging
 from lockclient.stores.etcd.wire.rpc_methods import RANGE
@@ -156,7 +156,7 @@ def test_the_newest_records_are_kept_and_all_are_counted(put: Put, store: Servic
 _READER = """
 import resource, sys
 from lockclient import Settings, open_store
-from lockclient.overview.table import Table
+from lockclient.overview.live_table import Table
 from lockclient.model.clocks import Deadline
 
 def peak():

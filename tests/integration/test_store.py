@@ -11,7 +11,7 @@ import pytest
 
 from lockclient import ClusterMutex, Removal, Settings, StoreError, StoreFull
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.overview.table import Table
+from lockclient.overview.live_table import Table
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import paging
 from lockclient.stores.outcomes import Done, Position, Queued

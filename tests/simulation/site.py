@@ -29,10 +29,10 @@ from tests.simulation.network import Network
 from tests.simulation.plan import MEMBERS
 from tests.simulation.virtual_modules import new_process, virtual
 from unlocker.http_app import create_app
+from unlocker.notifications.apprise_recipients import Recipient
 from unlocker.notifications.event_messages import Message
 from unlocker.notifications.note import REFUSED, SENT, UNANSWERED
 from unlocker.notifications.notifier import Notifier
-from unlocker.notifications.recipients import Recipient
 from unlocker.unlocker import Unlocker
 
 assert main is not None  # imports what a run would import: all modules are to be there before

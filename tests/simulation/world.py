@@ -11,7 +11,7 @@ from typing import Any
 from lockclient.acquisition import wait_report
 from lockclient.model.clocks import Deadline
 from lockclient.model.removal import FORCE_UNLOCK, Removal
-from lockclient.overview.table import Table
+from lockclient.overview.live_table import Table
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.store import EtcdStore
 from lockclient.stores.etcd.wire import messages_pb2 as wire

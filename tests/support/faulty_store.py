@@ -18,7 +18,7 @@ supervision.LIMIT, supervision.SURE = 3.0, 3  # before anybody imports it, or ha
 
 # ruff: noqa: E402
 from lockclient.overview import silent_watch
-from lockclient.overview.table import Table
+from lockclient.overview.live_table import Table
 from lockclient.stores.etcd.wire.watch_stream import WatchStream
 from mutexdash.data import data_age
 from unlocker.remover import Remover

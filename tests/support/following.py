@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from lockclient.overview.table import Table
+from lockclient.overview.live_table import Table
 from lockclient.stores.service_store import ServiceStore
 from tests.support.processes import wait_until
 

@@ -69,7 +69,7 @@ SEAMS = (
     "mutexdash.cli",
     "unlocker.cli",
     "unlocker.http_app",
-    "unlocker.notifications.recipients",
+    "unlocker.notifications.apprise_recipients",
     "unlocker.unlocker",
 )
 """Modules that tests may import; `.*` stands for all modules of a folder."""

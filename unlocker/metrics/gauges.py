@@ -16,7 +16,7 @@ from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from lockclient.model.auto_unlock import NEVER, ClockCheck
 from lockclient.model.clocks import Now
 from lockclient.model.holder import Holder
-from lockclient.overview.table import Table
+from lockclient.overview.live_table import Table
 from lockclient.service.metrics import gauge_by_label
 from unlocker.deadlines import CARRIED_OVER_AFTER_S, Deadlines, PastAlert
 from unlocker.metrics.series import HOLDER_LABELS, MAX_LISTED, series, unique

@@ -23,8 +23,9 @@ from functools import partial
 from lockclient.errors import ClusterMutexError
 from lockclient.model.announcement import announced
 from lockclient.model.clocks import monotonic
-from lockclient.overview.table import Table
+from lockclient.overview.live_table import Table
 from lockclient.stores.service_store import ServiceStore
+from unlocker.notifications.apprise_recipients import Recipient
 from unlocker.notifications.blindness import BlindnessDetector
 from unlocker.notifications.event_messages import (
     CONDITIONS,
@@ -37,7 +38,6 @@ from unlocker.notifications.event_messages import (
     condition_events,
 )
 from unlocker.notifications.note import NotificationNote
-from unlocker.notifications.recipients import Recipient
 from unlocker.notifications.sender import Sender, SharedNote
 
 log = logging.getLogger(__name__)

@@ -29,6 +29,7 @@ from lockclient.errors import ClusterMutexError, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.service.outage import Outage
 from lockclient.stores.service_store import ServiceStore
+from unlocker.notifications.apprise_recipients import Recipient
 from unlocker.notifications.event_messages import MAX_LINES, Event, Message, message_of
 from unlocker.notifications.note import (
     REFUSED,
@@ -38,7 +39,6 @@ from unlocker.notifications.note import (
     NotificationNote,
     RecipientState,
 )
-from unlocker.notifications.recipients import Recipient
 
 log = logging.getLogger(__name__)
 

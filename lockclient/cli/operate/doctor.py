@@ -21,8 +21,8 @@ from lockclient.errors import ClusterMutexError
 from lockclient.model.announcement import announced_at
 from lockclient.model.clocks import monotonic
 from lockclient.overview.listed_locks import lister
+from lockclient.overview.live_table import Table
 from lockclient.overview.queue_reader import WaitQueues
-from lockclient.overview.table import Table
 from lockclient.stores.findings import (
     ERROR,
     FINE,

@@ -40,14 +40,14 @@ from lockclient.cli.store_access import (
 from lockclient.errors import StoreError, StoreUnavailable
 from lockclient.model.clocks import Deadline
 from lockclient.model.deadlocks import Deadlock
-from lockclient.overview import columns
-from lockclient.overview.columns import SORTS, first_of
+from lockclient.overview import columns_and_order as columns
+from lockclient.overview.columns_and_order import SORTS, first_of
 from lockclient.overview.listed_locks import Listed, lister
+from lockclient.overview.live_table import Table
 from lockclient.overview.lock_json import LOCK_FACTS, locks_document
 from lockclient.overview.lock_status import VERDICTS
 from lockclient.overview.queue_reader import WaitQueues
 from lockclient.overview.search import Search
-from lockclient.overview.table import Table
 from lockclient.service.service_flags import as_click_error
 from lockclient.stores.service_store import ServiceStore
 from lockclient.stores.settings import Settings

@@ -24,7 +24,7 @@ from lockclient.stores.request_types import Withdraw
 from lockclient.threads import scheduler
 from lockclient.threads.log_queue import get_logger, naming
 from lockclient.threads.pool import WorkerPool
-from lockclient.threads.reentry import run_inside
+from lockclient.threads.reentrancy import run_inside
 from lockclient.threads.scheduler import RETRY_S
 
 log = get_logger(__name__)

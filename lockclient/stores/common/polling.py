@@ -28,7 +28,7 @@ from lockclient.stores.mutex_store import Subscription
 from lockclient.stores.service_store import Batch, Change, Kind
 from lockclient.threads.log_queue import get_logger
 from lockclient.threads.pool import Repeating, WorkerPool
-from lockclient.threads.reentry import briefly
+from lockclient.threads.reentrancy import briefly
 
 log = get_logger(__name__)
 

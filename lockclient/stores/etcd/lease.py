@@ -12,7 +12,7 @@ from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.channels import Channels
 from lockclient.stores.etcd.wire.failover import WireError
 from lockclient.stores.etcd.wire.rpc_methods import GRANT, KEEP_ALIVE, REVOKE
-from lockclient.threads.reentry import briefly
+from lockclient.threads.reentrancy import briefly
 
 
 class Lease:

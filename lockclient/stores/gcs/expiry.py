@@ -33,7 +33,7 @@ from lockclient.model.auto_unlock import NEVER, ClockCheck, due_at, is_unchanged
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.model.holder import Holder
 from lockclient.stores.gcs import removal_steps
-from lockclient.stores.gcs.guarded_objects import GuardedObjects
+from lockclient.stores.gcs.conditional_calls import GuardedObjects
 from lockclient.stores.gcs.keys import ObjectState, Version
 from lockclient.stores.gcs.listing import ObjectListing
 from lockclient.stores.request_types import Remove

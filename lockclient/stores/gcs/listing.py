@@ -27,7 +27,7 @@ from lockclient.model.holder import MAX_UUID_BYTES, SUBKEYS
 from lockclient.stores.common.polling import Key, KnownItem, StoredItem
 from lockclient.stores.common.segments import decode, encode
 from lockclient.stores.gcs import errors, removal_steps
-from lockclient.stores.gcs.guarded_objects import GuardedObjects
+from lockclient.stores.gcs.conditional_calls import GuardedObjects
 from lockclient.stores.gcs.keys import FIELDS, ObjectNames, ObjectState
 from lockclient.stores.gcs.wire.http_client import MAX_PAGE_BYTES, HttpClient, HttpRequest
 from lockclient.threads.log_queue import get_logger

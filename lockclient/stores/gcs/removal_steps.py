@@ -20,7 +20,7 @@ from typing import Final
 
 from lockclient.model.holder import MAX_UUID_BYTES
 from lockclient.model.removal import Removal
-from lockclient.stores.gcs.guarded_objects import GuardedObjects
+from lockclient.stores.gcs.conditional_calls import GuardedObjects
 from lockclient.stores.gcs.keys import (
     ObjectState,
     Version,

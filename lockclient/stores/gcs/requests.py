@@ -62,8 +62,8 @@ from lockclient.model.holder import STAMPS, Holder
 from lockclient.model.removal import MAX_RECORD, Removal
 from lockclient.stores import outcomes, request_types
 from lockclient.stores.gcs import removal_steps
+from lockclient.stores.gcs.conditional_calls import ABSENT, GuardedObjects
 from lockclient.stores.gcs.expiry import Expiry
-from lockclient.stores.gcs.guarded_objects import ABSENT, GuardedObjects
 from lockclient.stores.gcs.keys import (
     LATE_REQUEST_S,
     ObjectNames,

@@ -12,9 +12,9 @@ from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.common.polled_store import PolledStore
 from lockclient.stores.common.polling import Polling
 from lockclient.stores.findings import Finding
+from lockclient.stores.gcs.conditional_calls import ABSENT, GuardedObjects
 from lockclient.stores.gcs.diagnosis import examine
 from lockclient.stores.gcs.expiry import Expiry
-from lockclient.stores.gcs.guarded_objects import ABSENT, GuardedObjects
 from lockclient.stores.gcs.keys import ObjectNames, Version
 from lockclient.stores.gcs.listing import ObjectListing
 from lockclient.stores.gcs.location import GcsLocation

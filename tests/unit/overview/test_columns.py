@@ -25,12 +25,12 @@ from lockclient.model.fields import COUNT, FLAG, KNOWN, NAMES, SECONDS, TEXT, TE
 from lockclient.model.holder import FACTS, Holder
 from lockclient.model.removal import AUTO_UNLOCK, REMOVAL_FACTS, Removal
 from lockclient.model.ticket import Ticket
-from lockclient.overview import columns
-from lockclient.overview.columns import COLUMNS, SORTS, CellKind, first_of
+from lockclient.overview import columns_and_order as columns
+from lockclient.overview.columns_and_order import COLUMNS, SORTS, CellKind, first_of
 from lockclient.overview.listed_locks import Listed, urgency
+from lockclient.overview.live_table import Table
 from lockclient.overview.lock_presentation import fact_rows, fact_text
 from lockclient.overview.lock_status import LockStatus
-from lockclient.overview.table import Table
 from mutexdash.web.openapi import description
 from tests.support.board import Board
 

@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 
 from lockclient.overview import silent_watch
+from lockclient.overview.live_table import Table
 from lockclient.overview.silent_watch import LATE, READ_AFTER, READ_AGAIN_AFTER, READINGS, Freshness
-from lockclient.overview.table import Table
 from lockclient.stores.service_store import ServiceStore
 
 

@@ -18,8 +18,8 @@ from lockclient.model.clocks import Deadline
 from lockclient.model.holder import STAMPS, SUBKEYS, Holder
 from lockclient.overview import bounded_queue
 from lockclient.overview.bounded_queue import BoundedQueue
+from lockclient.overview.live_table import Table
 from lockclient.overview.rows import Transition
-from lockclient.overview.table import Table
 from lockclient.stores.mutex_store import Capabilities
 from lockclient.stores.service_store import Batch, Change, Kind
 from lockclient.testing.memory_store import Follower

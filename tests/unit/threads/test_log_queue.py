@@ -12,7 +12,7 @@ import pytest
 
 from lockclient import ClusterMutex, LockLost
 from lockclient.threads import log_queue
-from lockclient.threads.reentry import is_inside, run_inside
+from lockclient.threads.reentrancy import is_inside, run_inside
 from tests.support.interrupts import raise_in
 from tests.support.memory_store import MemoryStore
 from tests.support.processes import wait_until

@@ -10,10 +10,10 @@ from lockclient.model.holder import Holder
 from lockclient.overview.rows import Row, Transition
 from tests.support.fake_clock import FakeClock
 from unlocker.deadlines import Deadlines
+from unlocker.notifications.apprise_recipients import Recipient
 from unlocker.notifications.blindness import BlindnessDetector
 from unlocker.notifications.event_messages import AUTO_UNLOCKED, Event
 from unlocker.notifications.notifier import MAX_PENDING, Notifier
-from unlocker.notifications.recipients import Recipient
 from unlocker.rate_limit import WINDOW_S, RateLimit
 
 WALL = 1_800_000_000.0

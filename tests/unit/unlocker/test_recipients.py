@@ -22,9 +22,9 @@ import requests
 
 from lockclient.model.holder import Holder
 from tests.support.web_server import serving
+from unlocker.notifications.apprise_recipients import MAX_URLS, Recipient, recipients_of
 from unlocker.notifications.event_messages import Message
 from unlocker.notifications.note import REFUSED, SENT, UNANSWERED
-from unlocker.notifications.recipients import MAX_URLS, Recipient, recipients_of
 
 pytest.importorskip("apprise", reason="no apprise: the extra notify")
 pytestmark = [  # apprise's own

@@ -12,7 +12,7 @@ from lockclient.errors import StoreError
 from lockclient.model.clocks import Deadline, Now
 from lockclient.model.holder import Holder
 from lockclient.model.removal import AUTO_UNLOCK, Removal
-from lockclient.overview.table import Table
+from lockclient.overview.live_table import Table
 from lockclient.stores.service_store import Batch, Change, Kind
 from tests.support.memory_store import MemoryStore
 from unlocker import record_cleanup

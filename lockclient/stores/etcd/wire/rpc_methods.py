@@ -19,7 +19,7 @@ from lockclient.stores.common.background import no_thread
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.paging import MAX_ANSWER_BYTES
-from lockclient.threads.reentry import briefly
+from lockclient.threads.reentrancy import briefly
 
 OPTIONS = [
     # Without a pool of its own, a "new" channel inherits a connection that is known to be dead.

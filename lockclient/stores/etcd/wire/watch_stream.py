@@ -39,7 +39,7 @@ from lockclient.stores.etcd.wire.watch_state import (
 from lockclient.threads import scheduler
 from lockclient.threads.log_queue import get_logger
 from lockclient.threads.pool import IDLE_S, WorkerPool
-from lockclient.threads.reentry import mark_thread
+from lockclient.threads.reentrancy import mark_thread
 
 log = get_logger(__name__)
 

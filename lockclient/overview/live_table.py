@@ -40,7 +40,7 @@ from lockclient.stores.mutex_store import Capabilities
 from lockclient.stores.service_store import Batch, Kind, ServiceStore
 from lockclient.text.durations import duration
 from lockclient.threads.log_queue import get_logger
-from lockclient.threads.reentry import mark_thread
+from lockclient.threads.reentrancy import mark_thread
 
 log = get_logger(__name__)
 
