@@ -73,7 +73,7 @@ def _fact_list(facts: Sequence[Fact]) -> str:
 
 
 json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON (its fields are listed below)."
+    "--json", "as_json", is_flag=True, help="Print JSON (its fields are listed above)."
 )
 
 

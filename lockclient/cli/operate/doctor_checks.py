@@ -148,7 +148,7 @@ def locks(found: Sequence[Listed], wall: float) -> Iterator[Finding]:
         (in_state[BROKEN], ERROR, "broken and can't be judged", "`clustermutex show NAME` says "
          "what is wrong; if it is no longer held, `clustermutex force-unlock NAME`."),
         (in_state[ALERT], WARNING, "past the alert, without a heartbeat for too long", "Look at "
-         "the holder (`clustermutex show NAME`): it hangs, or its expected runtime is too short."),
+         "the holder (`clustermutex show NAME`): it died, hangs, or needs more expected runtime."),
         (overdue, ERROR if longest > OVERDUE_GRACE_S else WARNING,
          f"past the auto-unlock and still there, for {duration(longest)} at most",
          "An unlocker removes what it has seen silent for its whole time, counted from its "
