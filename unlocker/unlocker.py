@@ -58,7 +58,7 @@ _CLOCK_TIMEOUT_S = 2.0
 _UNCOMPARED_S = 15.0
 """Seconds without a member's time, while the store answers, before that is reported."""
 _FOUR_KEYS = "Locks with four plain keys are alerted on later, and not auto-unlocked."
-_PROOF_S = 10.0
+_MAX_SILENCE_S = 10.0
 """Seconds without an announcement of any unlocker on the watch: see `Table`."""
 _MIN_TTL_S = 10.0
 """Least lifetime of an announcement, in seconds: two heartbeats may be missed."""
@@ -107,7 +107,7 @@ class Unlocker:
         self._table = table = Table(
             store,
             removals=_MAX_REMOVALS,
-            proof=_PROOF_S if store.can.watch else inf,
+            max_silence=_MAX_SILENCE_S if store.can.watch else inf,
             on_change=self._on_change,
             on_removal=self._on_removal,
         )

@@ -12,9 +12,9 @@ lock at this time:
 - a revision, of the store or of one lock, went back: only a restore does that;
 - the raft term went back: a restored cluster counts its terms from the beginning. (Only terms from
   answers that went through the leader are used: a slow member may report an older one.);
-- the watch delivered nothing for `proof` seconds (time in which this process was stopped counts).
-  The caller guarantees that some key is written more often than that. So a restore that takes
-  longer than `proof` is always noticed.
+- the watch delivered nothing for `max_silence` seconds; time in which this process was stopped
+  counts. The caller makes sure that some key is written more often than that. So a restore that
+  takes longer than `max_silence` is always noticed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Table:
     Args:
         store: the caller closes it.
         removals: number of newest removals to keep, without their backtraces.
-        proof: seconds, see the top of this file; infinite: any silence is accepted.
+        max_silence: seconds, see the top of this file; infinite: any silence is accepted.
         on_change: the table's thread calls it with each step's transitions.
         on_removal: the table's thread calls it before `on_change` with each step's new removals,
             each once, in the order of revisions; and with whether the first load found them.
@@ -69,7 +69,7 @@ class Table:
         store: ServiceStore,
         *,
         removals: int = 0,
-        proof: float = math.inf,
+        max_silence: float = math.inf,
         on_change: Callable[[list[Transition]], None] | None = None,
         on_removal: Callable[[list[Removal], bool], None] | None = None,
     ) -> None:
@@ -87,7 +87,7 @@ class Table:
         self.known_at = -math.inf
         """For a store without a watch: the monotonic time when the table's last poll began. For
         others: -inf; ask `Freshness`."""
-        self._proof = proof
+        self._max_silence = max_silence
         self._proven_at = -math.inf
         self.restored_at = 0.0
         """The time of the last restore that was noticed, Unix seconds; 0: none."""
@@ -130,8 +130,9 @@ class Table:
     def known_until(self) -> float:
         """Return the monotonic time up to which no heartbeat was missed.
 
-        For a store without a watch, it is the time when its last poll began: else a lock whose
-        `expected_runtime` is shorter than the poll interval would be past its alert between polls.
+        For a store without a watch, it is the time when its last poll began: otherwise a lock
+        whose `expected_runtime` is shorter than the poll interval would look past its alert between
+        polls.
         """
         return monotonic() if self.can.watch else self.known_at
 
@@ -191,8 +192,8 @@ class Table:
             return dict(self._contents.unlockers)
 
     def is_proven(self) -> bool:
-        """Return whether the watch brought something within the last `proof` seconds."""
-        return monotonic() - self._proven_at <= self._proof
+        """Return whether the watch brought something within the last `max_silence` seconds."""
+        return monotonic() - self._proven_at <= self._max_silence
 
     def removals(self) -> list[Removal]:
         """Return the removals that are kept, the newest first."""
@@ -248,7 +249,7 @@ class Table:
         for batch in self._store.load(kinds, deadline):
             fresh.add(batch)
             # A store that is restored between two pages answers neither for a while.
-            if monotonic() - self._page_at > self._proof:
+            if monotonic() - self._page_at > self._max_silence:
                 was_silent = True
             self._page_at = monotonic()
         fresh.finish()
@@ -271,17 +272,20 @@ class Table:
                 self._restart_timers("Changes of the store were compacted before they were read.")
             elif was_silent and not first:
                 self._restart_timers(
-                    f"The watch has shown nothing for more than {self._proof:.0f} s."
+                    f"The watch has shown nothing for more than {self._max_silence:.0f} s."
                 )
         self._ready.set()
-        self._notify([], first=first)
+        self._notify([], first=first)  # of the new removals
         changed = differences(before, fresh.rows)
         while few := list(islice(changed, MAX_TRANSITIONS_PER_CALL)):
             self._notify(few)
         self._proven_at = monotonic()
 
     def _follow(self) -> bool:
-        """Apply batches until stopped or until a change may be missing. False: read again."""
+        """Apply batches until stopped, or until a change may be missing.
+
+        Return whether the table is still complete: False has everything read again.
+        """
         while (batch := self._backlog.get()) is not None and not batch.gap:
             self._troubles.succeeded(FOLLOWED)
             if batch.started and self._check_restored():
@@ -304,7 +308,7 @@ class Table:
             self._missed |= batch.missed
         if batch is not None and batch.refused:
             self._troubles.failed(FOLLOWED, batch.refused)
-            return True  # a refusal comes a second later, so this is no busy loop
+            return True  # the store refuses only after a second, so this does not spin
         return False
 
     def _check_restored(self) -> bool:
@@ -317,7 +321,8 @@ class Table:
             page = next(self._store.load(("unlockers",), Deadline.after(3)), None)
             if page is not None:
                 self._missed |= self._is_restored(page.revision, page.term)
-                self._term = self._term if self._missed else max(self._term, page.term)
+                if not self._missed:
+                    self._term = max(self._term, page.term)
         finally:
             self._checking = False
         return self._missed

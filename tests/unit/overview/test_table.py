@@ -106,7 +106,7 @@ def test_a_followed_table_equals_a_read_table(data: st.DataObject) -> None:
 def test_a_long_silent_watch_restarts_all_times() -> None:
     store, told = Store(), list[Transition]()
     store.take("a")
-    with following(store, proof=0.3, on_change=told.extend) as table:
+    with following(store, max_silence=0.3, on_change=told.extend) as table:
         before = table.rows()["a"]
         store.write(("unlockers", "u", "", b"{}"))
         store.tell()
@@ -129,7 +129,7 @@ def test_a_restore_within_a_long_silence_is_read_though_no_revision_went_back() 
     store = Store()
     store.take("a")
     before = dict(store.model.kept)
-    with following(store, proof=0.3) as table:
+    with following(store, max_silence=0.3) as table:
         restored = table.rows()["a"].holder
         store.hold("a", alert_at=b"60.000")
         store.tell()
