@@ -88,7 +88,7 @@ class Deadlines:
         self._due_by_clock: set[str] = set()  # four plain keys: each clock check decides again
         self._alerted: set[str] = set()
         self._found: set[str] = set()  # with a due time; their last heartbeat was not seen
-        self._carried_over: set[str] = set()  # of these, those that are overdue by `auto_unlock_at`
+        self._carried_over: set[str] = set()  # of these, those past `CARRIED_OVER_AFTER_S`
         # A heap of the stamps of `_found`, so that a scrape does not walk all locks.
         self._stamps: list[tuple[float, str]] = []
         self._limited: set[str] = set()  # locks with a `max_hold`

@@ -76,7 +76,7 @@ class Remover:
             else:
                 finished = [self._work(todo, budget)]
         finally:
-            has_rest = bool(todo)
+            has_rest = bool(todo)  # the next run begins with it
             self._pending.extendleft(reversed(todo))
         if all(finished):  # only the rate limit can have left a rest
             left = self._drop_settled() if has_rest else 0
@@ -89,7 +89,8 @@ class Remover:
     def _work(self, todo: deque[TimedLock], budget: Deadline) -> bool:
         """Remove locks until none is left or the rate limit is reached.
 
-        Return False if the time was over, or a removal was not counted yet: the next run goes on.
+        Return False if it stopped for another reason (the time was over, the service ends, a
+        removal was not counted in time): the next run goes on.
         """
         while todo:
             if budget.expired() or self.ending.is_set():

@@ -240,12 +240,12 @@ class Unlocker:
             if was_current and self._was_current and gap < _MAX_SWEEP_GAP_S:
                 self._unclaimed.scan(monotonic())
                 with self._health.task("sweep"):
-                    progress = self._deadlines.pop_due(min(began, self._known_until()))
+                    popped = self._deadlines.pop_due(min(began, self._known_until()))
                     try:
-                        for item in progress.alerts:
+                        for item in popped.alerts:
                             self._observer.on_alert(item)
                     finally:  # `pop_due` returns each lock once
-                        self._remover.run(progress.due)
+                        self._remover.run(popped.due)
                 self._health.swept_at = monotonic()
             elif monotonic() - self._health.swept_at >= _MAX_SWEEP_GAP_S:
                 # Only after some seconds: a watch that reconnects soon also brings the takes that
