@@ -29,9 +29,9 @@ How late a removal is. A *sweep* is the unlocker's check for due locks, once a s
 When a lock is past its alert. An alert only notifies people, so it may use wall clocks. A check
 compares our wall clock with the median clock of the store's members. Our clock is *trusted* for a
 lock if both agreed in a check after we saw the lock's last write. Then `alert_at` is reached when
-the slower of the two clocks shows it. A lock is *found* if it existed when its silence timer
-started, so we did not see its last heartbeat. A lock of *four plain keys* was written without the
-key `about`, for example by a shell script.
+the slower of the two clocks shows it. A lock is *found* if it existed when we first read it, or
+when its silence timer restarted, so we did not see its last heartbeat. A lock of *four plain keys*
+was written without the key `about`, for example by a shell script.
 
     lock                                        past its alert
     its heartbeats were seen                    `expected_runtime` after the last one
@@ -39,10 +39,9 @@ key `about`, for example by a shell script.
                                                 it if that is sooner
     found, clock not trusted                    `expected_runtime` after we found it
     no `expected_runtime`, or undecided         at `alert_at`, once a clock can be trusted
-    four plain keys, clock not trusted          when two conditions hold, so that a clock that is
-                                                ahead can't cause an alert alone: (1) no heartbeat
-                                                for as long as its two stamps were apart when it was
-                                                acquired, and (2) our clock shows `alert_at`
+    four plain keys, clock not trusted          when both hold: it was silent for the time between
+                                                its two stamps as first written, and our clock shows
+                                                `alert_at`. So a fast clock alone causes no alert
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ class Deadlines:
         return {state: counts[state] for state in STATES}
 
     def carried_over(self, wall: float) -> int:
-        """Return the number of locks that exist only because their silence timer restarted.
+        """Return the number of locks that would be gone if their silence timer had not restarted.
 
         A start of this process and a restore restart it. Such a lock's `auto_unlock_at` is more
         than `CARRIED_OVER_AFTER_S` before the wall-clock time `wall`.

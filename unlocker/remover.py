@@ -78,7 +78,7 @@ class Remover:
         finally:
             has_rest = bool(todo)  # the next run begins with it
             self._pending.extendleft(reversed(todo))
-        if all(finished):  # only the rate limit can have left a rest
+        if all(finished):  # then what is left waits for the rate limit
             left = self._drop_settled() if has_rest else 0
             self.rate_limit.withhold(left, self.deadlines.held())
 
@@ -128,10 +128,12 @@ class Remover:
     def _wait_until_counted(self) -> bool:
         """Wait until the rate limit has counted all removals up to our last one.
 
-        Otherwise more removals could begin than the rate limit allows (step 2 in `rate_limit`). The
-        table first reports a removal, which the rate limit counts. Then it reports that the lock is
-        no longer held, and `deadlines` forgets the lock. So `is_current` tells when the removal was
-        counted.
+        Otherwise more removals could begin than the rate limit allows (step 2 in `rate_limit`).
+
+        1. The table reports the removal, and the rate limit counts it.
+        2. The table reports that the lock is free, and `deadlines` forgets it.
+
+        So `is_current` tells when the removal was counted.
         """
         deadline = Deadline.after(_REQUEST_TIMEOUT_S)
         while self._last_removed is not None and self.deadlines.is_current(self._last_removed):
@@ -179,7 +181,7 @@ class Remover:
         assert isinstance(seen, ReadResult)
         if seen.holder is None or seen.holder.uuid != uuid:
             return self._result_if_gone(seen.removal)
-        # An outdated item gets here only if an earlier request had no answer.
+        # `_is_settled` filters outdated items, except those with an unanswered request.
         if not is_unchanged(seen.holder, row.holder) or not self.deadlines.is_current(item):
             return CHANGED
         silent = monotonic() - row.seen_at

@@ -3,9 +3,9 @@
 A thread (`thread_driver`) or an event loop (`aio`) drives its steps.
 
 A watch from a past revision can delay a hand-over by 100 ms, because etcd serves such watches only
-every 100 ms. A watch from "the answer's revision + 1" often is one: each write to any key advances
-the revision meanwhile. A watch from now is served at once, but may miss an event that came after
-the answer. Two steps close that gap:
+every 100 ms. If a waiter asks for the events from its last answer's revision + 1, that revision is
+often past, because each write to any key advances it. A watch from now is served at once, but may
+miss an event that came after the answer. Two steps close that gap:
 
 1. etcd's answer to the watch names the revision after which the watch misses nothing.
 2. If that revision is later than the store's answer, the waiter sends one more `GetPosition`. The

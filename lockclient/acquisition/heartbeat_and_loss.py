@@ -318,7 +318,8 @@ class Holding:
                 raise
             self._schedule_report()
             raise copy(lost) from error
-        is_in_background, self._is_settled = self._is_settled, True
+        is_in_background = self._is_settled
+        self._is_settled = True
         # If the background has released the lock meanwhile, the store answers NotHolder without a
         # removal record: no loss.
         if isinstance(outcome, NotHolder) and not (is_in_background and outcome.removal is None):

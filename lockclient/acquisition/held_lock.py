@@ -53,7 +53,7 @@ class Handle(ref["BaseHeldLock"]):
 
 
 class _ThreadLife:
-    """An object of one thread, freed when the thread ends; a weak reference to it shows that."""
+    """An object in thread-local storage: freed with its thread, as a weak reference shows."""
 
 
 _thread = threading.local()
@@ -196,8 +196,8 @@ class BaseHeldLock:
 
         - The body raised nothing (`error` is None): raise `failure`.
         - The body raised, and the store failed: log `failure`.
-        - The body raised an Exception that is no loss, and the lock is lost: raise the loss from
-          the body's error.
+        - The body raised another Exception than a loss, and the release shows that the lock is
+          lost: raise the loss from the body's error.
         - Otherwise return, so that the body's error propagates.
         """
         if error is None:

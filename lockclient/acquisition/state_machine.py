@@ -130,7 +130,7 @@ class Acquisition(Validity):
         holder: the record to write; each request renews its stamps.
         runtime: how its stamps are made.
         queue: whether to wait if the lock is not free.
-        has_ticket_lease: if the process has one, the first request of a waiter may be TakeOrQueue.
+        has_ticket_lease: whether the process has one: then a waiter begins with TakeOrQueue.
         own: uuids of locks that this process holds; this acquisition takes none of them over.
         has_queue: whether the store keeps a queue. Without one a waiter watches the holder.
     """
@@ -212,7 +212,7 @@ class Acquisition(Validity):
         return after(self, outcome, now)
 
     def woken(self, event: WatchEvent | None, now: Now) -> Step:
-        """Return the next step after an event of the watched target; None: time has passed."""
+        """Return the next step after an event; None: none came, or one may have been missed."""
         target = self._watched
         if self.rival_gone():
             self.rival = None

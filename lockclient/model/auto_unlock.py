@@ -28,10 +28,10 @@ acquisition; all of the above holds for it. While the two stamps are another tim
 written together, the lock is undecided (`Holder.undecided`) and never due.
 
 Such a lock has a second condition: its `auto_unlock_at` must have passed, because a person may have
-written it. It has passed if the slower of our clock and the members' clock shows it, by a check
-that was made after we saw the stamps and in which the clocks agreed. Each new check decides again,
-so one wrong clock reading can't keep a lock for ever. While the clocks disagree, the lock is not
-due. So a wall clock can delay a removal and never cause one.
+written it. A clock check counts only if it was made after we saw the stamps and both clocks, ours
+and the members', agreed in it. Then the slower clock decides. Each new check decides again, so one
+wrong clock reading can't keep a lock for ever. While the clocks disagree, the lock is not due. So a
+wall clock can delay a removal and never cause one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _JUMP = 0.5
 
 _DRIFT = 0.001
 """Seconds per second by which two hosts' monotonic clocks may differ: NTP changes the speed of each
-by 500 ppm at most."""
+by 500 ppm at most, so two differ by a thousandth at most."""
 
 NEVER: Final = math.inf
 

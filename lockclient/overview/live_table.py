@@ -96,7 +96,7 @@ class Table:
         # True while a watch has reconnected and it is unknown whether the store was restored.
         self._checking = False
         self._missed = False
-        """The watch missed changes, and the table has not been read again since."""
+        """The watch missed changes, or the store was restored, and nothing was read again since."""
         self._loading = True
         self._page_at = math.inf
         self._ready = threading.Event()
@@ -291,7 +291,7 @@ class Table:
             if batch.started and self._check_restored():
                 return False
             if batch.revision <= self.revision:
-                continue  # from the watch before this one; the load contains it
+                continue  # left over from the watch before this one; the load contains it
             if not (batch.started or self.is_proven()):
                 return False  # a restore may have undone what this watch has shown
             changed: list[Transition] = []

@@ -95,7 +95,7 @@ def lock_by_another_path(name: str | None = None) -> BaseResponse:
 def force(name: str | None = None) -> Response:
     """Show the form that force-unlocks the holder `?uuid=`."""
     uuid = request.args.get("uuid", "")
-    return _about_one("force.html", name_asked_for(name), uuid, uuid=uuid)  # it may be gone by now
+    return _about_one("force.html", name_asked_for(name), uuid, uuid=uuid)  # may be removed by now
 
 
 def _about_one(template: str, name: str, removed: str | None, **values: Any) -> Response:
@@ -107,7 +107,7 @@ def _about_one(template: str, name: str, removed: str | None, **values: Any) -> 
     Args:
         template: the page's.
         name: the lock's.
-        removed: the uuid of a holder whose removal the page shows if there was one; None: of none.
+        removed: a holder's uuid: if that holder was removed, the page shows the removal.
         values: further values for the template.
     """
     board = dashboard()

@@ -2,7 +2,7 @@
 
 Pure: no I/O, and no clock is read. The note is one value of the store, `<root>/notifications/note`,
 and each write replaces only the version that its writer read (compare-and-swap). It is a JSON
-object:
+object. (`Event` calls `owed` and `told` `owed_to` and `sent_to`; other unlockers know the JSON.)
 
     urls    an object for each recipient, by the name that the operator gave the recipient:
                 by          the unlocker whose attempt has no outcome yet

@@ -140,7 +140,7 @@ class Notifier:
         if not self._recipients:
             return
         with self._lock:
-            if len(self._pending) >= MAX_PENDING:  # forget those that all recipients got
+            if len(self._pending) >= MAX_PENDING:  # forget those that all recipients have
                 number = len(self._recipients)
                 self._pending = [e for e in self._pending if len(e.sent_to) < number]
             if kept := len(self._pending) < MAX_PENDING:
@@ -327,8 +327,8 @@ class Notifier:
         """Return the names of the note's events that have ended, each with the line for recipients.
 
         An unlocker that is not ready, or whose table is older than the event, can't tell whether
-        the event has ended. Otherwise it waits longer than for a removal, so that the removal,
-        whose message reports the end as well, is written first.
+        the event has ended. If the lock was removed, the removal's message also reports the end. So
+        an unlocker waits until a removal would have been written.
         """
         since, found = self._ended_since, dict[str, str]()
         self._ended_since = {}

@@ -13,8 +13,8 @@ Two unlockers may see different announcements for some seconds and both send. Ea
 attempt first, so that the later one's message is marked `(again)`.
 
 While the note can't be written, because the store does not answer, is full or refuses, each
-unlocker sends what it noticed itself, marked `(not coordinated)`, and adds that to the
-note later.
+unlocker sends what it noticed itself, marked `(not coordinated)`. It adds to the note
+later that it has sent this.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 MIN_PAUSE_S, MAX_PAUSE_S = 5.0, 20.0
 """Seconds between two messages to a recipient. The pause doubles while messages follow closely; it
-is the shortest after a message with `MAX_LINES` lines."""
+is the shortest after a message with `MAX_LINES` lines, as more events are waiting."""
 RETRY_S, MAX_RETRY_S = 10.0, 120.0
 """Seconds before a retry at a recipient that works for no unlocker: `RETRY_S` times the number of
 failed attempts, at most `MAX_RETRY_S`, divided by the number of unlockers that take turns."""

@@ -2,12 +2,13 @@
 
 The algorithm is Redlock's. Each server gives a lock to the first uuid that asks for it, and to no
 other uuid until that lock is deleted or its time is over. A uuid that has a majority of the servers
-holds the lock. Two holders at once would both need the vote of one server.
+holds the lock. Two holders at once would both need the vote of one server. (Each push has a number,
+higher than that of the push before.)
 
 | step | what a server does | only if |
 | --- | --- | --- |
 | take | writes the lock, with an expiry | no uuid has it, and no tombstone names this try |
-| push | writes the stamps, and the expiry again | own uuid; the number follows the confirmed one |
+| push | writes the stamps, and the expiry again | own uuid; no push since the last known one |
 | release | deletes it | own uuid |
 | reclaim | writes it over the dead holder's | its uuid, and no later push than was read |
 | removal | deletes it, with record and tombstone | its uuid, and no later push than was read |

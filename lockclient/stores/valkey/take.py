@@ -130,7 +130,8 @@ class Taking:
         if rounds.location.expire:
             self._record_expired(answers)
         own = self.delivery.memory = self.delivery.memory or OwnLock()
-        # A withdrawal in another thread reads `own.sent`, or sets it to None: nothing to withdraw.
+        # Keep a reference of our own: a withdrawal in another thread may read `own.sent` at any
+        # time, and set it to None when nothing is left to withdraw.
         sent = own.sent = own.sent or {}
         for i, request in result.sent.items():
             sent.setdefault(i, []).append(request)
@@ -146,7 +147,7 @@ class Taking:
                 was_taken = count(answers, "already_taken") > 0
                 return Taken(token_of(holder.uuid or ""), was_taken), result
             result.failures |= dict.fromkeys(rounds.all, VoteFailure("it did not keep the lock"))
-            answers.clear()
+            answers.clear()  # as if no server had answered: the caller tries again
         own.sent = None  # the next lines withdraw these requests
         self._withdraw(sent, number)
         return self._refused(answers), result
