@@ -15,7 +15,6 @@ from functools import partial, update_wrapper
 from types import FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast
 
-from lockclient.acquisition.actors import task_actor, this_thread
 from lockclient.acquisition.base_mutex import BaseMutex, Named, held_by, reading, require_queue
 from lockclient.acquisition.decorator import holding_async
 from lockclient.acquisition.heartbeat_and_loss import Holding
@@ -24,6 +23,8 @@ from lockclient.acquisition.shared_mutex import (
     CallerLocks,
     caller_locks,
     for_on_lost,
+    task_actor,
+    this_thread,
 )
 from lockclient.acquisition.thread_driver import NextEvent, Result, Steps
 from lockclient.acquisition.with_statement import LEFT, Exit, Statement, entering

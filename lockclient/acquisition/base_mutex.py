@@ -15,10 +15,9 @@ from uuid import uuid4
 
 from lockclient import default_store
 from lockclient.acquisition.acquire import WITHDRAW_ANSWER_S, Attempt
-from lockclient.acquisition.actors import this_thread
 from lockclient.acquisition.heartbeat_and_loss import Holding, held_by_process
 from lockclient.acquisition.held_lock import NO_FENCING, NO_GUARD, BaseHeldLock, Block, OnLost
-from lockclient.acquisition.shared_mutex import Acquisitions, CallerLocks
+from lockclient.acquisition.shared_mutex import Acquisitions, CallerLocks, this_thread
 from lockclient.acquisition.state_machine import Acquisition
 from lockclient.acquisition.thread_driver import Steps
 from lockclient.default_store import defaults

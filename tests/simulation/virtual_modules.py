@@ -27,7 +27,7 @@ from typing import Any
 
 from greenlet import GreenletExit
 
-from lockclient.acquisition import actors, heartbeat_and_loss
+from lockclient.acquisition import heartbeat_and_loss, shared_mutex
 from lockclient.model import clocks, process_identity
 from lockclient.stores.etcd import members
 from lockclient.stores.etcd.wire import rpc_methods
@@ -282,7 +282,7 @@ def _virtual(open_channel: Callable[..., Any]) -> dict[int, Any]:
         (uuid.uuid4, lambda: Hub.current.uuid()),
         (backoff._between, _between),
         (process_identity.process_token, lambda: Hub.current.process.name),
-        (actors.task_actor, _task_actor),
+        (shared_mutex.task_actor, _task_actor),
         (process_identity.fingerprint, _fingerprint),
         (process_identity.provably_runs, _provably_runs),
         (rpc_methods.open_channel, open_channel),

@@ -9,7 +9,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockclient.acquisition.actors import this_thread
+from lockclient.acquisition.shared_mutex import this_thread
 from lockclient.aio import _this_task
 from lockclient.model.deadlocks import deadlocks
 from lockclient.model.holder import Holder
