@@ -131,7 +131,6 @@ BROKEN: dict[str, Found] = {
     "one_works": [
         client(1, "acquired", "A", 1),
         client(2, "acquired", "B", 2),
-        client(2.5, "working", "B"),
         client(3, "working", "A"),
     ],
     "unlocked_by_holder": [*had(1, 10, "A"), *gone(2, 11), client(2.1, "lost", "A")],
