@@ -76,10 +76,9 @@ class Remover:
             else:
                 finished = [self._work(todo, budget)]
         finally:
-            has_rest = bool(todo)  # the next run begins with it
             self._pending.extendleft(reversed(todo))
         if all(finished):  # then what is left waits for the rate limit
-            left = self._drop_settled() if has_rest else 0
+            left = self._drop_settled() if todo else 0
             self.rate_limit.withhold(left, self.deadlines.held())
 
     def failing(self) -> set[str]:

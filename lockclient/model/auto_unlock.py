@@ -27,11 +27,11 @@ A lock of four plain keys has no `about` that gives D. Its D is the time from `a
 acquisition; all of the above holds for it. While the two stamps are another time apart, or were not
 written together, the lock is undecided (`Holder.undecided`) and never due.
 
-Such a lock has a second condition: its `auto_unlock_at` must have passed, because a person may have
-written it. A clock check counts only if it was made after we saw the stamps and both clocks, ours
-and the members', agreed in it. Then the slower clock decides. Each new check decides again, so one
-wrong clock reading can't keep a lock for ever. While the clocks disagree, the lock is not due. So a
-wall clock can delay a removal and never cause one.
+A lock of four plain keys that is not undecided has a second condition: its `auto_unlock_at` must
+have passed, because a person may have written it. A clock check counts only if it was made after we
+saw the stamps and both clocks, ours and the members', agreed in it. Then the slower clock decides.
+Each new check decides again, so one wrong clock reading can't keep a lock for ever. While the
+clocks disagree, the lock is not due. So a wall clock can delay a removal and never cause one.
 """
 
 from __future__ import annotations

@@ -248,7 +248,7 @@ class Table:
         was_silent = not self.is_proven()
         for batch in self._store.load(kinds, deadline):
             fresh.add(batch)
-            # A store that is restored between two pages answers neither for a while.
+            # While a store is restored between two pages, no page arrives.
             if monotonic() - self._page_at > self._max_silence:
                 was_silent = True
             self._page_at = monotonic()

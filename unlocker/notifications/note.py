@@ -69,6 +69,7 @@ _MAX_LINE_CHARS = 900
 _ATTRIBUTES = {name: name for name in ("name", "kind", "line", "at", "revision", "lock")}
 _ATTRIBUTES |= {"owed": "owed_to", "told": "sent_to"}
 """The attributes of `Event` by the names of their JSON fields."""
+_BLANK = {key: getattr(Event("", "", "", 0.0), name) for key, name in _ATTRIBUTES.items()}
 is_recipient_name = re.compile(r"[A-Za-z0-9._-]{1,32}").fullmatch
 """Match a text that can be the name of a recipient."""
 
@@ -283,11 +284,7 @@ class NotificationNote:
 
 def _event(found: Any) -> Event:
     """Return an event of the note's JSON."""
-    event = Event("", "", "", 0.0)
-    blank = {key: getattr(event, name) for key, name in _ATTRIBUTES.items()}
-    for key, value in _filled(blank, found).items():
-        setattr(event, _ATTRIBUTES[key], value)
-    return event
+    return Event(**{_ATTRIBUTES[key]: value for key, value in _filled(_BLANK, found).items()})
 
 
 def _filled(blank: Mapping[str, Any], value: Any) -> dict[str, Any]:

@@ -120,7 +120,7 @@ class Notifier:
         self._scanned_at, self._scanned_revision = float("-inf"), -1
         self._conditions = set[str]()  # names of the last scan's events
         self._blindness = BlindnessDetector(identity)
-        self._was_limited, self._is_not_ready = False, True
+        self._was_limited, self._is_ready = False, False
         self._retry_at = float("-inf")
         self._ended_since: dict[str, float] = {}
         self._announced_at: dict[str, float] = {}
@@ -226,7 +226,7 @@ class Notifier:
 
     def _step(self, *, ending: bool) -> None:
         now, why, limited = monotonic(), self._trouble(), self._is_rate_limited()
-        self._is_not_ready = why is not None
+        self._is_ready = why is None
         if event := self._blindness.observe(why, now):
             self.notify(event)
         if limited and not self._was_limited:
@@ -236,7 +236,7 @@ class Notifier:
             event.lock, event.noticed = RATE_LIMITED, now
             self.notify(event)
         self._was_limited = limited
-        if not self._is_not_ready and now >= self._scanned_at + SCAN_INTERVAL_S:
+        if self._is_ready and now >= self._scanned_at + SCAN_INTERVAL_S:
             self._scan(now)
         is_busy = self._pending or any(event.owed_to for event in self._shared.note.events)
         with suppress(ClusterMutexError):
@@ -296,7 +296,10 @@ class Notifier:
     def _unused_recipients(
         self, notifiers: Sequence[tuple[str, dict[str, object]]], now: float
     ) -> list[str]:
-        """Return the note's recipients that nobody has announced for `FORGET_S`."""
+        """Note when each recipient was announced; return the note's that nobody announces any more.
+
+        That is for `FORGET_S`.
+        """
         for url in (*self._senders, *(url for _, found in notifiers for url in found)):
             self._announced_at[url] = now
         urls = self._shared.note.recipients
@@ -332,7 +335,7 @@ class Notifier:
         """
         since, found = self._ended_since, dict[str, str]()
         self._ended_since = {}
-        for event in self._shared.note.events if not self._is_not_ready else ():
+        for event in self._shared.note.events if self._is_ready else ():
             if event.lock and (line := self._end_of(event)) is not None:
                 is_unsteady = event.kind in (RATE_LIMITED, UNCLAIMED)
                 wait_s = RATE_LIMIT_OFF_S if is_unsteady else turn + 2 * self._poll

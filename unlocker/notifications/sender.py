@@ -147,7 +147,7 @@ class Sender:
         self._outcome: tuple[Attempt, str] | None = None
         """The last attempt and its outcome, until the note has them."""
         self._failed, self._failed_at = 0, float("-inf")  # as last seen in the note, and when
-        self._unwritten_since = monotonic()  # since when its own events can't be written
+        self._unwritten_since = float("inf")  # since when its own events can't be written
         self._sent_at, self._pause_s = float("-inf"), 0.0
         self.works = True
         """The last attempt of this unlocker worked."""
@@ -180,8 +180,7 @@ class Sender:
             if self.name not in event.sent_to and event.is_current()
         ]
         is_owed = bool(self._shared.note.owed(self.name) or state.more)
-        if not unwritten:
-            self._unwritten_since = now
+        self._unwritten_since = min(self._unwritten_since, now) if unwritten else float("inf")
         if not (unwritten or is_owed or self._outcome):
             self.failing_since = None
         elif not ending and now < self._sent_at + self._pause_s:

@@ -122,9 +122,17 @@ class Taking:
     def _try_once(self, until: Deadline) -> tuple[Outcome | None, Round]:
         """Try once. Return None if no majority gave or refused it; then the try is withdrawn."""
         rounds, holder, after = self.rounds, self.holder, self.holder.auto_unlock_after
+        keys, name, uuid = rounds.keys, holder.name, holder.uuid or ""
         number, began = str(next(rounds.tries)), monotonic()
+        lifetime = drifted(rounds.location.longest if after is None else after) + LATE_REQUEST_S
+        subkeys = chain.from_iterable(holder.subkeys().items())
+        take = Command(
+            lua_scripts.TAKE,
+            (keys.server, keys.lock(name), keys.tombstone(name, uuid)),
+            (uuid, number, milliseconds(lifetime), *self.replaceable, *subkeys),
+        )
         self.delivery.in_flight = True
-        commands = dict.fromkeys(rounds.all, self._command(number))
+        commands = dict.fromkeys(rounds.all, take)
         result = rounds.servers.ask(commands, until, rounds.quorum.decides_take)
         answers = result.answers
         if rounds.location.expire:
@@ -143,27 +151,14 @@ class Taking:
                     # Delete stale keys of other uuids without a second try: the majority that has
                     # just granted this take names this holder, so those uuids hold nothing.
                     for i, entry in self._stale_entries(answers).items():
-                        rounds.retry_queue.add({i}, rounds.drop(holder.name, *entry))
+                        rounds.retry_queue.add({i}, rounds.drop(name, *entry))
                 was_taken = count(answers, "already_taken") > 0
-                return Taken(token_of(holder.uuid or ""), was_taken), result
+                return Taken(token_of(uuid), was_taken), result
             result.failures |= dict.fromkeys(rounds.all, VoteFailure("it did not keep the lock"))
             answers.clear()  # as if no server had answered: the caller tries again
         own.sent = None  # the next lines withdraw these requests
         self._withdraw(sent, number)
         return self._refused(answers), result
-
-    def _command(self, number: str) -> Command:
-        """Return the command of the try with this number."""
-        keys, holder, after = self.rounds.keys, self.holder, self.holder.auto_unlock_after
-        longest = self.rounds.location.longest if after is None else after
-        lifetime = milliseconds(drifted(longest) + LATE_REQUEST_S)
-        name, uuid = holder.name, holder.uuid or ""
-        subkeys = chain.from_iterable(holder.subkeys().items())
-        return Command(
-            lua_scripts.TAKE,
-            (keys.server, keys.lock(name), keys.tombstone(name, uuid)),
-            (uuid, number, lifetime, *self.replaceable, *subkeys),
-        )
 
     def _refused(self, answers: Answers) -> Outcome | None:
         """Return the holder, if a majority names it."""

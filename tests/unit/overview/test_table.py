@@ -121,6 +121,10 @@ def test_a_long_silent_watch_restarts_all_times() -> None:
         assert (after.holder, after.found) == (before.holder, True)
         assert after.seen_at > before.seen_at
         assert told[-1].after is after, "listeners have heard of it before"
+        wait_until(lambda: not table.is_proven(), what="the next silence")
+        table.resync()
+        wait_until(table.is_proven, what="the reading")
+        assert table.rows()["a"].seen_at > after.seen_at
         assert table.restored_at == 0
 
 
