@@ -69,10 +69,17 @@ class HttpServer:
         return None if self._thread.is_alive() else "The thread that answers HTTP has ended."
 
     def close(self) -> None:
-        """Stop listening; running requests get a second to end."""
+        """Let running requests end, a second at most; then stop listening.
+
+        After its request, a thread of waitress writes to a pipe that `close` of waitress closes. So
+        the threads end first. If one still runs, the pipe stays open: when that thread writes, the
+        pipe's number could belong to another file.
+        """
         self._is_closing = True
-        self._server.close()
-        self._server.task_dispatcher.shutdown(timeout=1)
+        dispatcher = self._server.task_dispatcher
+        dispatcher.shutdown(timeout=1)
+        if not dispatcher.threads:
+            self._server.close()
 
     def _port(self) -> int:
         listening = getattr(self._server, "effective_listen", None)  # a name of several addresses

@@ -1,8 +1,10 @@
-"""The HTTP server: the end of a request's body is also the end of its connection."""
+"""The HTTP server: which request is the last of a connection, and what runs when it closes."""
 
 from __future__ import annotations
 
+import logging
 import socket
+import threading
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,7 +24,10 @@ def echo(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[by
 
 
 def answers(request: bytes) -> bytes:
-    server = HttpServer(echo, ("127.0.0.1", 0), proxied=True)
+    return received_from(HttpServer(echo, ("127.0.0.1", 0), proxied=True), request)
+
+
+def received_from(server: HttpServer, request: bytes) -> bytes:
     server.start()
     try:
         with socket.create_connection(("127.0.0.1", urlsplit(server.url).port or 0), 30) as made:
@@ -45,8 +50,11 @@ def answers(request: bytes) -> bytes:
     ],
 )
 @pytest.mark.parametrize("method", [b"GET", b"POST"])
-def test_no_request_follows_a_body(method: bytes, headers: bytes, body: bytes) -> None:
+def test_a_body_ends_a_connection_and_nothing_else_does(
+    method: bytes, headers: bytes, body: bytes
+) -> None:
     """Else a client could smuggle one past a proxy, which would count as the proxy's own."""
+    assert answers(SECOND + LAST).count(b"Content-Length: 7") == 2
     received = answers(
         method + b" /first HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n" % headers + body + LAST
     )
@@ -55,7 +63,22 @@ def test_no_request_follows_a_body(method: bytes, headers: bytes, body: bytes) -
     assert b"Connection: close" in received
 
 
-def test_a_connection_without_bodies_is_kept() -> None:
-    received = answers(SECOND + LAST)
-    assert received.count(b"HTTP/1.1 200") == 2
-    assert received.count(b"Content-Length: 7") == 2
+def test_a_request_that_outlasts_the_server_ends_without_an_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    is_closed = threading.Event()
+
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        threading.Thread(target=close).start()
+        is_closed.wait(30)
+        return echo(environ, start_response)
+
+    def close() -> None:
+        server.close()
+        is_closed.set()
+
+    server = HttpServer(answer, ("127.0.0.1", 0))
+    with caplog.at_level(logging.ERROR):
+        received = received_from(server, LAST)
+    assert b"/second" in received
+    assert not caplog.records
