@@ -11,7 +11,7 @@ from lockclient.model.clocks import Deadline, Stamps
 from lockclient.model.removal import AUTO_UNLOCK
 from lockclient.stores.outcomes import NotHolder, Taken
 from lockclient.stores.request_types import Push, Take
-from lockclient.stores.valkey.take import EXPIRED_TEXT
+from lockclient.stores.valkey.voting.take import EXPIRED_TEXT
 from tests.contract.asking import NAME, NEVER, holder
 from tests.support.locks import PATIENCE, ask, has, read, take, unlock
 from tests.support.processes import wait_until

@@ -10,6 +10,7 @@ from typing import Final, Generic, TypeVar
 
 from lockclient.model.clocks import Deadline
 from lockclient.stores.common.store_lifecycle import closed
+from lockclient.stores.request_types import Delivery
 from lockclient.stores.valkey import errors, lua_scripts, reads
 from lockclient.stores.valkey.keys import LATE_REQUEST_S, milliseconds
 from lockclient.stores.valkey.lua_scripts import Answers, Command, Reply
@@ -39,6 +40,15 @@ class OwnLock:
 
     sent: dict[int, list[Sent]] | None = None
     unconfirmed_push = 0
+
+
+def memory_of(delivery: Delivery | None) -> OwnLock:
+    """Return the store's memory of an acquisition; of another process's (None) it has none."""
+    if delivery is None:
+        return OwnLock()
+    own: OwnLock = delivery.memory or OwnLock()
+    delivery.memory = own
+    return own
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,3 +160,15 @@ class Rounds:
                 "1" if publishes else "",
             ),
         )
+
+    def publish_release(self, name: str, uuid: str, answers: Answers) -> None:
+        """Publish a confirmed release or removal on the servers that have subscribers."""
+        listening = {
+            i: reply.rest[0]
+            for i, reply in answers.items()
+            if reply.kind == "dropped" and reply.rest[0]
+        }
+        if listening:
+            message = f"{uuid} {max(listening.values())}"
+            command = Command(lua_scripts.PUBLISH, (), (self.keys.channel(name), message))
+            self.servers.ask(dict.fromkeys(listening, command), enough=bool)

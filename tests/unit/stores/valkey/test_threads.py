@@ -16,9 +16,9 @@ from lockclient.stores.valkey.errors import VoteFailure
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.location import ValkeyLocation
 from lockclient.stores.valkey.lua_scripts import DELETE, Command
-from lockclient.stores.valkey.take import Replaceable, Taking
 from lockclient.stores.valkey.voting.retry_queue import RetryQueue
 from lockclient.stores.valkey.voting.rounds import Rounds
+from lockclient.stores.valkey.voting.take import Replaceable, Taking
 from lockclient.stores.valkey.wire.server import Sent
 from tests.contract.asking import holder
 
