@@ -67,7 +67,7 @@ class Column(NamedTuple):
     Attributes:
         title, short: its headings on the dashboard (empty: it has none there) and in the command.
         value: of a `Listed`, what to sort by; a lock for which that is None comes last, either way.
-        spare: whether it is the first to be left out where a terminal has no room.
+        spare: left out early if a terminal has no room.
         while_held: whether the cell is empty after the lock has ended.
     """
 

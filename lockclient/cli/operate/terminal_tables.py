@@ -1,4 +1,4 @@
-"""Tables: drawn by `rich` on a terminal, in tab-separated lines for everything else."""
+"""Tables: drawn by `rich` on a terminal, else as tab-separated lines."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Column:
 
     Attributes:
         title: its heading.
-        number: whether it has numbers.
-        shrinkable: whether it may be shortened.
-        min_width: how far, in cells of a terminal.
-        cut: how.
-        tells_apart: whether two different values must not look the same: a person would then take
-            many lines as it needs.
-        spare: whether it is the first to be left out where all have no room.
-        kept: whether it is never left out, though it may be shortened.
+        number: its cells begin with a number, and are aligned on the right.
+        shrinkable: its cells may be shortened.
+        min_width: the least width of a shortened cell, in cells of a terminal.
+        cut: shortens a text to a width.
+        tells_apart: different values must not look the same, or a person would take one lock for
+            another; such cells fold into as many lines as they need.
+        spare: left out early if the columns have no room.
+        kept: never left out.
     """
 
     title: str
@@ -74,21 +74,21 @@ def print_table(columns: Sequence[Column], rows: Cells, summary: str) -> None:
 def tab_separated(columns: Sequence[Column], rows: Cells) -> str:
     """Return a line for the titles and one for each row, with tabs between.
 
-    A tab inside a cell is written as an escape, like all that would not show.
+    A tab inside a cell is escaped, like each character that can't be seen.
     """
     lines = [[column.title for column in columns], *rows]
     return "\n".join("\t".join(plain(cell) for cell in line) for line in lines)
 
 
 def terminal_console() -> Console:
-    """Return the terminal. It goes by NO_COLOR and TERM."""
-    from rich.console import Console  # an import of 60 ms: only where a terminal is drawn on
+    """Return the terminal, by NO_COLOR and TERM."""
+    from rich.console import Console  # an import of 60 ms, which other output does not need
 
     return Console(soft_wrap=False)
 
 
 def rich_table(columns: Sequence[Column], rows: Cells, width: int) -> Table:
-    """Return the table for a terminal of this width; cells that are states have their colours."""
+    """Return the table for a terminal of this width. States are coloured."""
     from rich.table import Table
     from rich.text import Text
 
@@ -104,14 +104,14 @@ def rich_table(columns: Sequence[Column], rows: Cells, width: int) -> Table:
         )
         _shorten(shown, number, columns[number], room)
     for row in shown:
-        # As texts: a name that looks like markup must not be taken for it.
+        # As `Text`: `rich` would read markup in a string, and a lock's name may look like it.
         cells = [row[number] for number in fitting]
         table.add_row(*(Text(cell, style=COLOURS.get(cell, "")) for cell in cells))
     return table
 
 
 def _shorten(rows: Sequence[list[str]], number: int, column: Column, room: int) -> None:
-    """Cut one column's cells to their room, but where two that differ would look the same."""
+    """Shorten a column's cells to their room, except those that would look like another value."""
     whole = {row[number] for row in rows}
     looks = Counter(column.cut(text, room) for text in whole)
     for row in rows:
@@ -121,7 +121,7 @@ def _shorten(rows: Sequence[list[str]], number: int, column: Column, room: int) 
 
 
 def _min_width(column: Column, rows: Sequence[Sequence[str]], number: int) -> int:
-    """Return how narrow a column may become; some columns can't be cut as far as asked."""
+    """Return the least width of a column: `cut` can't shorten some cells to `min_width`."""
     from rich.cells import cell_len
 
     return max(
@@ -134,9 +134,10 @@ def _fitting_widths(
 ) -> dict[int, int]:
     """Return the columns that have room, by their numbers, each with its width.
 
-    What may be shortened is, the widest first. Where that is not enough, whole columns are left
-    out, those to spare first, then – once numbers have lost what stands beside them – of the ones
-    that may be shortened the last first: a time that is cut would be a wrong one.
+    Shrinkable columns are shortened, the widest first. If that is not enough, columns are left out:
+    those that are empty in each row, then the spare ones; then numbers lose the text beside them;
+    then the shrinkable columns go, from the right. Times are never shortened: a part of a time
+    would be a wrong time.
     """
     from rich.cells import cell_len
 
@@ -151,6 +152,7 @@ def _fitting_widths(
     numbers = {number: room[number] for number in short if columns[number].number}
     leaving = [number for number in short if not columns[number].kept]
     leaving += [*numbers, *(number for number in room if columns[number].spare)]
+    leaving += [number for number in leaving if not any(row[number] for row in rows)]
     while (
         leaving and sum((room | least | numbers).values()) + _COLUMN_GAP * (len(room) - 1) > width
     ):
@@ -158,7 +160,7 @@ def _fitting_widths(
         if numbers.pop(number, None) is not None:
             room[number] = least[number]
         else:
-            del room[number]
+            room.pop(number, None)  # it may be in the list twice
             least.pop(number, None)
     short = [number for number in least if not columns[number].number]
     excess = sum(room.values()) + _COLUMN_GAP * (len(room) - 1) - width
