@@ -40,9 +40,9 @@ CONTENDERS = ("floor", "ours", "etcd3")
 
 
 class Case(NamedTuple):
-    """How one contender is measured: so many waiters, so many hand-overs, at most so long.
+    """One measurement of a contender: its waiters, its hand-overs, and the longest time for them.
 
-    With `busy` somebody else writes into the same etcd all the time, `OTHER_WRITES` a second.
+    With `busy` another client writes into the same etcd all the time, `OTHER_WRITES` a second.
     """
 
     contender: str
@@ -101,7 +101,7 @@ def handover(servers: Servers, *, quick: bool) -> list[dict[str, Any]]:
 
 
 class _Round(NamedTuple):
-    """How long hand-overs took, and the requests and watch messages for each of them."""
+    """Times of hand-overs, and the requests and watch messages for each of them."""
 
     took: list[float]
     requests: float

@@ -1,4 +1,4 @@
-"""What it was measured on: figures without the machine are worth nothing."""
+"""The machine of a measurement: figures without it are worth nothing."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def describe(running: Servers, folder: Path) -> dict[str, Any]:
 
 
 class Others:
-    """How much of the machine other programs use: the figures are worth as much as it is idle.
+    """Time that other programs use on this machine: figures count only if that is little.
 
-    What this process and its children have used is taken from what the kernel counts as busy;
-    children count once they have ended.
+    It is the time that the kernel counts as busy, minus that of this process and of its children
+    that have ended.
     """
 
     def __init__(self) -> None:

@@ -154,7 +154,7 @@ def work(kind: str, where: str, register: str, name: str) -> None:
 
 @dataclass(frozen=True)
 class System:
-    """Who is compared: how it is used, where, which servers it has, and what is left there."""
+    """A system that is compared: its kind, its address, its servers, and the count of keys left."""
 
     kind: str
     where: str

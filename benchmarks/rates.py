@@ -100,7 +100,7 @@ def _leader(members: list[Etcd]) -> Etcd | None:
 
 
 class _Job(NamedTuple):
-    """What a process does from one moment to another, both on the monotonic clock, in seconds."""
+    """The work of a process between two times on the monotonic clock, in seconds."""
 
     contender: str
     work: str

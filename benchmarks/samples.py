@@ -40,7 +40,7 @@ def spread(ratio: float, ours: list[float], theirs: list[float]) -> dict[str, fl
 
 
 class Measured(NamedTuple):
-    """What was measured of one contender, round by round.
+    """The samples of one contender, round by round.
 
     `cpu` is the CPU time of this process for one call, seconds, and `caller` that of the thread
     that calls: noise hardly touches them.

@@ -1,4 +1,4 @@
-"""What all tests share: a real etcd, a fresh root for each test, no environment of ours."""
+"""Shared by all tests: a real etcd, a fresh root for each test, no environment of ours."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _keep_files_in_memory()
 
 
 class FlushedCapture(pytest.LogCaptureFixture):  # type: ignore[misc]
-    """What was logged, with what the library's own thread has still to handle."""
+    """All log records, also those that the library's own thread has yet to handle."""
 
     @property
     def handler(self) -> Any:
@@ -60,7 +60,7 @@ class FlushedCapture(pytest.LogCaptureFixture):  # type: ignore[misc]
 def caplog(
     caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest
 ) -> Iterator[pytest.LogCaptureFixture]:
-    """What was logged; but not of locks that other tests have dropped, which is told later."""
+    """All log records, except the late warnings about locks that other tests have forgotten."""
 
     def is_ours(record: logging.LogRecord) -> bool:
         text = record.getMessage()

@@ -39,7 +39,7 @@ ALERT = 0.8
 
 @dataclass
 class Promise:
-    """What a holder was promised with its last push that the store took.
+    """The promise to a holder by the last push that the store executed.
 
     Attributes:
         lasts: seconds from a push to `auto_unlock_at`.
@@ -55,7 +55,7 @@ class Promise:
 
 @dataclass(frozen=True)
 class Report:
-    """What came of a case: sentences on what went wrong, and the longest time after being due."""
+    """The result of a case: a sentence for each fault, and the longest delay of a due removal."""
 
     case: str
     locks: int

@@ -200,7 +200,7 @@ class Examined(MemoryStore):
 
 
 class Unreadable(Examined):
-    """Who waits is not told: there is no answer, or all tickets are too long."""
+    """The waiters are unknown: there is no answer, or all tickets are too long."""
 
     answers = False
 

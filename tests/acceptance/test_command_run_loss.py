@@ -223,7 +223,7 @@ def test_sigkill_of_us_ends_neither_command_nor_lock(
 
 
 def test_output_as_a_sign_of_life(start: Start) -> None:
-    """As long as it prints it is kept; one that falls silent is ended when its time is over."""
+    """A command that prints keeps its lock; a silent one is ended when its time is over."""
     script = """
         i=0; while [ $i -lt 14 ]; do sleep 0.3; echo $i; echo e$i >&2; i=$((i + 1)); done
         exec sleep 60"""

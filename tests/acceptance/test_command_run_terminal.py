@@ -177,7 +177,7 @@ def test_a_lock_lost_while_stopped(shell: Terminal, store: ServiceStore, tmp_pat
 
 
 def test_without_a_shell(env: dict[str, str], tmp_path: Path, store: ServiceStore) -> None:
-    """As in `docker run -it`: there is nobody to continue a stopped job, so Ctrl-Z stops none."""
+    """Like `docker run -it`: no shell could continue a stopped job, so Ctrl-Z stops none."""
     words = ["clustermutex", "run", NAME, "--", "sh", "-c", 'echo up; read line; echo "got $line"']
     with Terminal(words, env, tmp_path) as terminal:
         terminal.shows("up\r\n")

@@ -177,7 +177,7 @@ def test_force_unlock_asks_and_removes_the_shown_holder(
 
 
 class ChangesHands(MemoryStore):
-    """Whose lock goes to the next holder before it is removed."""
+    """A store where the lock has the next holder before it can be removed."""
 
     def another(self) -> MemoryStore:
         return self

@@ -32,7 +32,7 @@ HOUR = 3600.0
 
 @dataclass(frozen=True)
 class Case:
-    """How the unlocker's clock goes.
+    """The course of the unlocker's clock.
 
     Attributes:
         ahead, gains: as it starts.

@@ -41,7 +41,7 @@ SETTLED_S = 60.0
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a run."""
+    """The result of a run."""
 
     place: str
     seed: int

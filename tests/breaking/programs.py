@@ -19,7 +19,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 class Notes:
-    """What the harness itself writes into the history."""
+    """The history that the harness itself writes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

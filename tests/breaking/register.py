@@ -30,7 +30,7 @@ class Counter:
 
     @property
     def writes(self) -> int:
-        """How often it was written."""
+        """The number of writes."""
         return len(self.written_at)
 
 

@@ -34,7 +34,7 @@ PAUSE_S = 0.02
 
 
 class RealTime:
-    """What the simulation's hub is to a client: clocks, chance, and the process's name."""
+    """The real world in place of the simulation's hub: clocks, chance, the process's name."""
 
     def __init__(self, name: str, seed: int) -> None:
         self.process = SimpleNamespace(name=name)

@@ -247,7 +247,7 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
 
 
 def _in_a_simulation() -> Iterator[Subject]:
-    """What `tests/simulation` says is worth as much as its etcd is like a real one."""
+    """The simulation's etcd: `tests/simulation` proves something only if it is like a real one."""
     with served() as (serving, endpoint):
         store = EtcdStore(EtcdLocation((endpoint,)))
 

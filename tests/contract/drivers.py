@@ -18,7 +18,7 @@ PATIENCE = 60.0
 
 
 class Mutex(Protocol):
-    """What both mutexes can do; `facts` has the rest: `healthy`, `uuid`, `check_health()`, …"""
+    """The calls of both mutexes; `facts` has the rest: `healthy`, `uuid`, `check_health()`, …"""
 
     @property
     def facts(self) -> Any: ...

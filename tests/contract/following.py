@@ -22,7 +22,7 @@ KEYS_ONLY = ("queue", "withdrawn", "code")
 
 
 def soon() -> Deadline:
-    """As much time as a slow machine may need."""
+    """A deadline that is enough for a slow machine."""
     return Deadline.after(30)
 
 
@@ -68,7 +68,7 @@ def read(store: ServiceStore, name: str, uuid: str | None = None) -> ReadResult:
 
 
 class Follower:
-    """What stood in a store, and all that it has told since."""
+    """The content of a store when this began, and each batch since."""
 
     def __init__(self, store: ServiceStore) -> None:
         loading = list(store.load(KINDS, soon()))
@@ -82,11 +82,11 @@ class Follower:
         return [change for batch in list(self.batches) for change in batch.changes]
 
     def standing(self) -> dict[tuple[Kind, str, str], bytes | None]:
-        """What stands in the store as far as was told."""
+        """The content of the store by all batches."""
         return standing([*self.found, *self.news()])
 
     def holds(self, name: str) -> bool:
-        """Whether it knows of this lock."""
+        """Tell whether this lock is there."""
         return ("locks", name, "uuid") in self.standing()
 
 

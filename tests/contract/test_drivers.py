@@ -346,7 +346,7 @@ class TestArguments:
     def test_bad_ones_of_acquire(
         self, make: Make, how: dict[str, object], error: type[Exception]
     ) -> None:
-        """As `threading.Lock` refuses them."""
+        """They are refused as by `threading.Lock`."""
         with pytest.raises(error):
             make().acquire(**how)  # type: ignore[arg-type]
 

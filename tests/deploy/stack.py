@@ -43,7 +43,7 @@ def ready(url: str) -> bool:
 
 
 class Receiver(Webhook):
-    """Who gets Alertmanager's messages, and remembers how each alert went."""
+    """The receiver of Alertmanager's messages, which keeps the course of each alert."""
 
     @property
     def url(self) -> str:

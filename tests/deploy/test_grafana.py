@@ -137,7 +137,7 @@ def test_a_query_has_data(busy: Stack, name: str) -> None:
 
 
 def test_its_figures_are_right(busy: Stack) -> None:
-    """As far as this test knows them: other tests may hold locks here, too."""
+    """Lower bounds only: other tests may hold locks here, too."""
     asked = queries()
 
     def at_least(name: str, least: float) -> bool:

@@ -1,4 +1,4 @@
-"""What must never look healthy: an unlocker or a dashboard of which a part died, hangs or is blind.
+"""An unlocker or dashboard of which a part died, hangs or is blind never looks healthy.
 
 By real programs, of which a part breaks while they run (`tests/support/faulty_store.py`),
 and by a proxy that swallows what a watch brings.

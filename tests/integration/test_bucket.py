@@ -67,7 +67,7 @@ def test_a_holder_learns_that_it_lost_the_lock(
     how: Callable[[BucketServer], None],
     keepalive: bool,
 ) -> None:
-    """Whether it pushes or not, and writes nothing over what stands there now."""
+    """It learns so with and without a push, and writes nothing over the present content."""
     told: list[LockLost] = []
     runtime = 4.0 if keepalive else 600.0
     mutex = ClusterMutex(

@@ -264,7 +264,7 @@ class Refreshed(Credentials):
 
 
 class TestRefreshes:
-    """As the bucket's server sees them, which wants the token."""
+    """Refreshes as the bucket's server sees them; it demands the token."""
 
     @pytest.fixture
     def credentials(self) -> Refreshed:

@@ -188,7 +188,7 @@ class TestOpenTelemetry:
             assert held.record.context is None
 
     def test_the_api_alone_is_enough(self, settings: Settings) -> None:
-        """As in a library's tests, where no SDK is set up."""
+        """A library's tests, for example, set up no SDK."""
         program = (
             "import sys\nfrom lockclient import ClusterMutex\n"
             "from lockclient.instruments.opentelemetry import OpenTelemetryInstrument\n"

@@ -90,7 +90,7 @@ Etcds = Literal["runs", "gone", "frozen"]
 
 @dataclass(frozen=True)
 class State:
-    """What a program does before it ends, and what becomes of etcd in the meantime."""
+    """The state as a program ends: its last lines, and what etcd does meanwhile."""
 
     script: str
     etcd: Etcds = "runs"

@@ -73,7 +73,7 @@ def test_tasks_and_their_children(store: MemoryStore) -> None:
 
 
 def test_structlog(store: MemoryStore) -> None:
-    """As docs/programs.md, Instruments, has it."""
+    """The example of docs/programs.md, Instruments."""
 
     def name_lock(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> dict[str, Any]:
         return {**held_lock_fields(), **event}

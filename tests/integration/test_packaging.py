@@ -1,4 +1,4 @@
-"""What is installed: the library by two names, the command as a module, what comes along."""
+"""The installed package: the library by two names, the command as a module, its files."""
 
 from __future__ import annotations
 

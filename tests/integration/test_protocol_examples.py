@@ -222,7 +222,7 @@ def test_a_lock_made_by_hand_is_shown_alerted_on_and_removed(
 def test_a_lock_of_four_keys_is_alerted_on_and_removed(
     shell: Shell, store: ServiceStore, settings: Settings
 ) -> None:
-    """As the page writes it: not before the distance of its stamps is over."""
+    """The page's rule: not before the time between its two stamps has passed."""
     with when_ready(unlocker(settings)) as service:
         written_after = monotonic()
         shell.run("A lock of four keys", hasty=True)

@@ -62,7 +62,7 @@ def test_mypy_is_content(project: Path) -> None:
 
 @pytest.mark.soak
 def test_pyright_is_content(project: Path) -> None:
-    """As strict as it can be; it is a program for node, which has to be there."""
+    """Pyright in its strictest mode; it needs node."""
     tools = project.parent / "tools"
     subprocess.run([sys.executable, "-m", "venv", tools], check=True)
     subprocess.run([tools / "bin" / "pip", "install", "-q", "pyright"], check=True, timeout=300)

@@ -224,8 +224,8 @@ def test_a_hand_over_is_seen_at_once(
 
 
 def test_each_release_of_one_server_is_seen_at_once(tmp_path: Path) -> None:
-    """Which tells it in the same step, also if nobody waits; one hint after the other. Of what was
-    told while no ear was there: as it is back it is looked."""
+    """The server publishes each release in the step that deletes the lock, even without waiters. A
+    subscriber that was cut off reads everything again when it is back."""
     with running(tmp_path, 1) as one, one.store() as store, one.store(vouched=False) as writer:
         store.poll = 3600.0
         holders = [take(writer, f"lock-{number}") for number in range(4)]

@@ -72,7 +72,7 @@ def test_the_command_takes_shows_and_frees_locks(servers: Servers) -> None:
 
 
 def test_a_process_without_poll_is_refused() -> None:
-    """As `eventlet.monkey_patch(thread=False)` leaves it before the first import."""
+    """The process is as `eventlet.monkey_patch(thread=False)` leaves it before the first import."""
     code = """
 import select
 del select.poll

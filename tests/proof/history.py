@@ -55,7 +55,7 @@ _FIELDS = {one.name for one in fields(Line)}
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a history is held against.
+    """The limits that a history is checked against.
 
     Attributes:
         root: the prefix of all keys.

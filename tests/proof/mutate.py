@@ -1,9 +1,10 @@
-"""Bugs on purpose: `python -m tests.proof.mutate [NAME …]` plants each, and says what finds it.
+"""Planted bugs: `python -m tests.proof.mutate [NAME …]` plants each, and runs its test.
 
-A mutant is a patch in `tests/proof/mutants/`: a sentence, what is to find it, and for each file
-what is taken out (`-`) and put in (`+`), at the one place where that stands, wherever it moves. It
-is planted in a copy of the checkout. Found is what breaks a rule, or a test that holds otherwise.
-Status 0: all were found within their time, of the processor; 1: some were not.
+A mutant is a patch in `tests/proof/mutants/`: a sentence, the test that must find it, and for each
+file the lines to remove (`-`) and to add (`+`). It has no line numbers: the removed lines must
+occur exactly once. It is planted in a copy of the checkout, and counts as found if a rule breaks
+there, or a test fails that passes otherwise. Status 0: all were found within their processor time;
+1: some were not.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from pathlib import Path
 CHECKOUT = Path(__file__).parents[2]
 MUTANTS = Path(__file__).parent / "mutants"
 LIMIT_S = 60
-"""Seconds of the processor's time in which a mutant is to be found."""
+"""Seconds of processor time in which a mutant must be found."""
 SEED = 1
 COPIED = ("lockclient", "unlocker", "mutexdash", "tests", "docs", "pyproject.toml", "README.md")
 
 
 @dataclass(frozen=True)
 class Hunk:
-    """What is put in the place of what, in one file."""
+    """A replacement in one file."""
 
     file: str
     old: str
@@ -48,7 +49,7 @@ class Hunk:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A bug: its name, what it is, what is to find it, and where."""
+    """A bug: its name, its sentence, the test that must find it, and its place."""
 
     name: str
     what: str

@@ -89,7 +89,7 @@ def rate_limit(history: History) -> Iterator[str]:
 
 
 def queue_order(history: History) -> Iterator[str]:
-    """Who stands in line gets the lock in its turn, and nobody overtakes the line."""
+    """Waiters get the lock in the order of their tickets, and nobody overtakes the queue."""
     heirs = {reign.heir for reign in history.reigns.all}
     for reign in history.reigns.all:
         inherits = reign.uuid in heirs
@@ -219,7 +219,7 @@ def one_works(history: History) -> Iterator[str]:
 
 
 def no_lost_update(history: History) -> Iterator[str]:
-    """What is counted under a lock's guard, or refuses older tokens, goes up by one each time."""
+    """A counter under a lock's guard, or one that refuses older tokens, rises by one each time."""
     guarded = (
         Line(line.at, "etcd", "counted", int(line.value), line.key, key="guarded")
         for line in history.by_what["written"]
@@ -268,7 +268,7 @@ def works_in_time(history: History) -> Iterator[str]:
 
 
 def kept_alive(history: History) -> Iterator[str]:
-    """What is pushed from the background is not removed while its process is well."""
+    """A lock with `keepalive` is not removed while its process is well."""
     for reign in history.reigns.all:
         had = history.acquired.get(reign.uuid)
         if had is None or had.seconds is None or reign.record is None or reign.auto_unlock is None:
@@ -331,7 +331,7 @@ def orphans_go(history: History) -> Iterator[str]:
 
 
 def linearizable(history: History) -> Iterator[str]:
-    """As a mutex with fencing: see `tests/proof/check.py` for why this is complete."""
+    """The order is that of a mutex with fencing; `tests/proof/check.py` says why that is all."""
     reigns = history.reigns
     calls = {(line.process, line.call): line for line in history.by_what["acquire"]}
     releases = {(line.process, line.call): line for line in history.by_what["release"]}

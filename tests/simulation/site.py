@@ -307,7 +307,7 @@ class Site:
 
 
 class _Log(logging.Handler):
-    """What all processes have logged, from warnings on."""
+    """Warnings and errors that all processes have logged."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

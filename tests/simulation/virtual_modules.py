@@ -146,7 +146,7 @@ class VirtualJobs:
 
 
 class Future:
-    """What a call in a `Pool` returns."""
+    """The return value of a call in a `Pool`."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call

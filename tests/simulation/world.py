@@ -39,7 +39,7 @@ MAX_REMOVALS = 3
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
         order: names the order in which requests, answers and events came.

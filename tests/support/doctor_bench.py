@@ -20,7 +20,7 @@ from tests.support.valkey_servers import Servers, running
 
 @dataclass
 class Bench:
-    """What cases make their clusters of; all of it ends with the test."""
+    """The parts from which cases make their clusters; all of it ends with the test."""
 
     etcd: Etcd
     settings: Settings

@@ -30,7 +30,7 @@ _LOCALITY = "192.0.2"
 
 
 class Wires:
-    """What the members send each other; `cut` silences a member, in both directions or in one.
+    """The connections between members; `cut` silences a member, in both directions or in one.
 
     Each member dials its peers through a SOCKS proxy of its own, so that of every connection both
     ends are known. etcd takes the proxy from its environment, but not for peers on loopback: so
@@ -147,7 +147,7 @@ async def all_ended() -> None:
 
 @dataclass(frozen=True)
 class Status:
-    """What a member says of itself; `leader` 0: it knows none."""
+    """A member's status, by its own answer; `leader` 0: it knows none."""
 
     member: int
     leader: int

@@ -14,7 +14,7 @@ from tests.support.records import subkeys
 
 
 class MemoryStore(memory_store.MemoryStore):
-    """What is asked of it is noted; and a test writes there what somebody else would."""
+    """A store in memory that notes its requests; a test can write to it as another client would."""
 
     def __init__(self, page_size: int = 1000, memory: memory_store.Memory | None = None) -> None:
         super().__init__(page_size, memory)

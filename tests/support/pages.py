@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 
 class Answer(NamedTuple):
-    """What was answered."""
+    """An answer."""
 
     status: int
     text: str
@@ -18,7 +18,7 @@ class Answer(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """What stands in it; nothing but JSON may."""
+        """The parsed body; it must be JSON."""
         return json.loads(self.text)
 
 

@@ -1,4 +1,4 @@
-"""How far the tests reach below the seams: `python -m tests.support.seams` prints three counts.
+"""Tests that reach below the seams: `python -m tests.support.seams` prints three counts.
 
 A seam is a module that stays while the code behind it changes; tests may import the modules in
 `SEAMS`. Everything else is below. `tests/unit/house/test_seams.py` holds the counts down.
@@ -77,7 +77,7 @@ SEAMS = (
 
 @dataclass(frozen=True)
 class Counts:
-    """What is counted over all files under `tests/`.
+    """The counts over all files under `tests/`.
 
     Attributes:
         tests: test functions.

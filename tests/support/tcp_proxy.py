@@ -28,7 +28,7 @@ _WATCH_DELAY = 1.0
 
 
 class Fault(Enum):
-    """What happens to a request. The four that are not late end its connection, too.
+    """The fate of a request. The four that are not late end its connection, too.
 
     What is late is delivered on a connection of its own, as by a member that was frozen: the
     RST_STREAM by which gRPC takes a call back never catches up with it.

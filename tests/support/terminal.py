@@ -62,14 +62,14 @@ def piped(
 
 
 class _Keyboard(io.StringIO):
-    """What a person types on a terminal."""
+    """The input of a terminal: what a person types."""
 
     def isatty(self) -> bool:
         return True
 
 
 class _Screen(io.TextIOWrapper):
-    """What a person sees there."""
+    """The output of a terminal."""
 
     def isatty(self) -> bool:
         return True

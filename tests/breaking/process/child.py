@@ -35,7 +35,7 @@ _EXPECTED_ERRORS = (
 
 
 class Case:
-    """What a seed says, and what the faults work with."""
+    """One case: what its seed decides, and what the faults use."""
 
     def __init__(self, seed: int, notes: str) -> None:
         self.choose = Random(seed)

@@ -50,7 +50,7 @@ PARAMETERS = frozenset(
 
 @dataclass
 class Fault:
-    """What is done to the next `times` requests of that method whose path has `part` in it."""
+    """A fault of the next `times` requests of that method whose path has `part` in it."""
 
     method: str
     kind: str | int

@@ -25,7 +25,7 @@ NAME = "x"
 
 
 class End(Enum):
-    """How a task ends that waits for something."""
+    """The ways in which a waiting task ends."""
 
     AWAY = "cancelled while it waits"
     BACK = "cancelled when what it waits for has come, before it goes on"

@@ -78,14 +78,14 @@ class Task:
 
 @dataclass
 class Acquired:
-    """What the model knows of one acquisition."""
+    """The model of one acquisition."""
 
     owner: int
     held: Any
     leave: Callable[[], Any] | None
     """Ends the block that took it."""
     by_hand: bool = False
-    """Whether the block's end is told the object only."""
+    """True: the block's end knows the object only."""
     lost: bool = False
     released: bool = False
     over: bool = False

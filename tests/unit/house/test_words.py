@@ -15,7 +15,7 @@ PRODUCT = sorted(
     for path in (ROOT / folder).rglob("*.py")
     if not path.name.endswith("_pb2.py")
 )
-TESTS = sorted((ROOT / "tests").rglob("*.py"))
+TESTS = sorted(path for folder in ("tests", "benchmarks") for path in (ROOT / folder).rglob("*.py"))
 begins_with_a_clause = re.compile(
     r"(As|How|Of|That|What|Whatever|Whether|Which|Who|Whoever|Whose)\b"
 ).match
@@ -43,9 +43,12 @@ def test_names_and_docstrings_use_plain_words(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_names_of_tests_use_plain_words(path: Path) -> None:
+def test_names_and_docstrings_of_tests_use_plain_words(path: Path) -> None:
     assert not RETIRED & words_of(path.stem)
     for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            text = ast.get_docstring(node) or ""
+            assert not begins_with_a_clause(text), text.splitlines()[0]
         if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name.lower().startswith(
             "test"
         ):

@@ -21,7 +21,7 @@ from tests.support.memory_store import MemoryStore
 
 
 def backtrace_of(acquire: Callable[[ClusterMutex], object]) -> str:
-    """What a lock says of where it was taken."""
+    """Return the backtrace in the lock's record."""
     mutex = ClusterMutex("x", store=MemoryStore())
     acquire(mutex)
     text = mutex.record.backtrace

@@ -94,7 +94,7 @@ def timed() -> Holder:
 
 
 def printable(text: object) -> None:
-    """Whatever can be shown can be written to a terminal, a log and a page."""
+    """Check that a text can be written to a terminal, a log and a page."""
     str(text).encode()
 
 

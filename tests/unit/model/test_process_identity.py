@@ -1,4 +1,4 @@
-"""Whether the process that an identity names still runs."""
+"""An identity names a process: does it still run?"""
 
 from __future__ import annotations
 

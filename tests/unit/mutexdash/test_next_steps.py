@@ -39,7 +39,7 @@ def test_from_the_host_to_the_force_unlock() -> None:
 
 
 def test_a_hung_holder_is_ended_before_its_lock_is_removed() -> None:
-    """As the runbook has it: SIGINT leaves the `with` blocks, which releases the lock."""
+    """The runbook's advice: SIGINT leaves the `with` blocks, which releases the lock."""
     *_, seen, removed = (step.what for step in steps_about_holder(STUCK, URL))
     assert seen == "See what it is doing; if it hangs, end it by kill -INT 881:"
     assert "force-unlock" in removed

@@ -81,7 +81,7 @@ def following(store: MemoryStore, **how: Any) -> Iterator[Table]:
 
 
 def read(store: Store) -> dict[str, Holder]:
-    """What one reading of everything tells."""
+    """Return all holders by one reading of everything."""
     table = Table(store)
     table.read(Deadline.after(10))
     return {name: row.holder for name, row in table.rows().items()}

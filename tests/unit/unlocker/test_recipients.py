@@ -42,7 +42,7 @@ def recipient_of(url: str) -> Recipient:
 
 @pytest.fixture
 def posted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What goes to chats of others, which take it."""
+    """Messages to chat services, each of which accepts them."""
     found: list[Any] = []
 
     def request(*_: Any, **how: Any) -> Any:

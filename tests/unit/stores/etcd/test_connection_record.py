@@ -1,4 +1,4 @@
-"""What failed requests say of a member: when its connection is made anew, its token, the log.
+"""Failed requests of a member: they renew its connection and its token, and are logged.
 
 That a new one finds renewed certificates and a new address is in `integration/test_connections`.
 """

@@ -89,7 +89,7 @@ CLOSED = ConnectionResetError("the connection was closed by server")
     ],
 )
 def test_wrong_tls_is_thought_of(tls: bool, error: Exception, hint: str) -> None:
-    """As a line is opened; one that was used fails for another reason."""
+    """The hint is for new connections; one that was used fails for another reason."""
     said = errors.classify(error, ValkeyLocation(("h:1",), tls=tls)).reason
     assert (hint in said) if hint else "://" not in said
     assert "://" not in errors.classify(error).reason

@@ -12,7 +12,7 @@ from lockclient.stores.valkey.voting.quorum import Quorum
 
 
 def answers(*kinds: str | None) -> dict[int, Reply]:
-    """What each server said; None: nothing yet."""
+    """Return the servers' answers; None: none yet."""
     return {i: Reply(kind, []) for i, kind in enumerate(kinds) if kind is not None}
 
 
