@@ -229,7 +229,7 @@ class _Waiters:
         """Be the holder: called right after the lock was taken."""
         got = time.monotonic()
         number = self._turns.value
-        self._turns.value = number + 1  # nobody else does: that is what the lock is for
+        self._turns.value = number + 1  # the lock keeps others from doing so
         time.sleep(HOLD)
         released = time.monotonic()
         release()

@@ -1,10 +1,10 @@
 """Beside the peers: the same work and the same faults for all, `python -m benchmarks.peers`.
 
 Four processes want one lock, count under it in the register (`tests/breaking/register.py`), and
-give it back. Meanwhile whoever has the lock is killed, whoever has it is frozen for longer than its
-lock's time, and the servers are killed and started again. Nobody looks whether it has the lock
-still before it writes: what then keeps an update from being lost is the token alone. In the end all
-are killed, and after three times the lock's time what is left is counted.
+release it. Meanwhile holders are killed, holders are frozen for longer than their lock's time, and
+the servers are killed and started again. No process checks its lock before it writes: only the
+token can prevent a lost update. In the end all are killed, and after three times the lock's time
+the keys that are left are counted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.support.etcd_binary import etcdctl_of
 from tests.support.locks import has
 
 TTL_S = 5
-"""Seconds after which a lock of somebody silent is somebody else's, with all of them."""
+"""Seconds without a heartbeat after which each of them gives the lock to another client."""
 FROZEN_S = 12.0
 AFTER_S = 8.0
 """Seconds after a fault, until the next one."""
@@ -261,7 +261,7 @@ class Comparison:
         )
 
     def _holder(self) -> str:
-        """Wait until somebody has read, and not written yet; return who."""
+        """Wait until a client has read, and not written yet; return it."""
         until = time.monotonic() + 60
         while time.monotonic() < until:
             if (name := self._register.reading) in self._workers:
@@ -270,14 +270,14 @@ class Comparison:
         raise TimeoutError("nobody has had the lock for a minute")
 
     def kill_holder(self) -> None:
-        """Kill whoever has the lock; another one begins."""
+        """Kill the holder; another process begins."""
         name = self._holder()
         _signal(process := self._workers.pop(name), signal.SIGKILL)
         process.wait()
         self._start()
 
     def freeze_holder(self) -> None:
-        """Freeze whoever has the lock, for longer than the lock's time."""
+        """Freeze the holder, for longer than the lock's time."""
         process = self._workers[self._holder()]
         _signal(process, signal.SIGSTOP)
         time.sleep(FROZEN_S)

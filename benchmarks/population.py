@@ -21,7 +21,7 @@ from benchmarks.floor import STAMPS, Wire, puts
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 
 ROOT = "/floor"
-"""Where the floor's locks live: the services see locks, whoever wrote them."""
+"""The address of the floor's locks: the services see the locks of all programs."""
 LASTING = 36_000.0
 """Seconds for which locks are well."""
 HOSTS = 500

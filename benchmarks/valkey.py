@@ -39,7 +39,7 @@ from tests.support.processes import wait_until
 
 FEW, MANY = 1, 5
 WAITED = 0.06
-"""Seconds after which a lock that is waited for is released: who waits is asleep by then."""
+"""Seconds after which a lock that is waited for is released: waiters are asleep by then."""
 _AT_ONCE = 500
 """Locks that are written with one sending."""
 _CHANNEL = "floor-released"
@@ -155,7 +155,7 @@ def _handover(holder: Any, pipe: Any) -> float:
 
 
 def _wait(kind: str, place: ValkeyLocation, ports: list[int], value: str, pipe: Connection) -> None:
-    """Be the one who waits; runs in a child of the benchmark."""
+    """Wait for the lock; runs in a child of the benchmark."""
     acquire: Callable[[], object]
     release: Callable[[], object]
     if kind == OURS:
@@ -169,7 +169,7 @@ def _wait(kind: str, place: ValkeyLocation, ports: list[int], value: str, pipe: 
     while True:
         pipe.recv()
         if not acquire():
-            raise AssertionError("the lock was told to be free, and is not")
+            raise AssertionError("the lock was reported free, and is not")
         pipe.send(monotonic())
         release()
         pipe.send("released")

@@ -111,7 +111,7 @@ def written(file: Path) -> str:
 
 
 def held(store: MutexStore, name: str) -> Holder:
-    """Wait until somebody holds the lock; return who."""
+    """Wait until the lock is held; return its holder."""
     return wait_until(lambda: read(store, name).holder, PATIENCE, f"{name} to be held")
 
 

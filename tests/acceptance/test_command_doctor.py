@@ -135,7 +135,7 @@ ROLES = {
 
 
 def test_users_and_their_rights(bench: Bench) -> None:
-    """By what etcd lets each do; a user without any role is told what to do."""
+    """Each user's rights decide; a user without a role gets advice."""
     settings = bench.restarted("--bcrypt-cost=4", *OPEN)
     words = [word for user, (role, _) in ROLES.items() for word in (f"--{role}", user)]
     script = called(settings, "setup-auth", "--root", settings.root, *words).stdout

@@ -267,7 +267,7 @@ def test_a_signal_while_waiting_leaves_no_ticket(
 ) -> None:
     """Gone before the process is, though its lease lasts for ten seconds; we die of the signal.
 
-    A shell that evaluates what `lock --export` prints is told.
+    A shell that evaluates the output of `lock --export` learns of it.
     """
     with start(*words) as run:
         in_line(store, NAME)

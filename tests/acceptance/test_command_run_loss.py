@@ -242,7 +242,7 @@ def test_its_own_word_as_a_sign_of_life(
 ) -> None:
     """`clustermutex alive` in the command, nothing else; when it comes no more, it is ended.
 
-    It counts also where somebody has spoilt what the lock says of itself.
+    It counts also if another program has spoilt the lock's record.
     """
     script = """
         until test -e enough; do clustermutex alive || exit; sleep 1; done

@@ -96,7 +96,7 @@ def test_a_failed_demo_names_the_missing_step(tmp_path: Path) -> None:
 def test_up_serves_clients_and_ends_cleanly(folder: Path) -> None:
     """The printed line is enough for a client; Ctrl-C ends all three; the locks and ports stay.
 
-    Data, logs and sockets are for nobody else; also what an older release has made wider, on a
+    Only their owner may read data, logs and sockets, also those that an older release made, on a
     lavish umask.
     """
     command = ["/bin/sh", "-c", 'umask 0; exec "$0" "$@"', str(BIN / "clustermutex"), "up"]
@@ -168,7 +168,7 @@ def test_up_refuses_a_folder_writable_by_others(tmp_path: Path, mode: int) -> No
 
 
 @pytest.mark.usefixtures("_path")
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 def test_up_follows_no_foreign_symlink(folder: Path, tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("mine")

@@ -1,7 +1,7 @@
 """Counters that the locks protect: each worker reads one and writes it one higher later.
 
 They are kept by the process that breaks all else, so that nothing happens to them. A counter of
-the kind `plain` takes whatever comes; one of the kind `fenced` refuses who has a lower token than
+the kind `plain` takes whatever comes; one of the kind `fenced` refuses a lower token than
 it has seen. A write that is not one higher than what is there has lost an update.
 """
 
@@ -39,7 +39,7 @@ class Register:
 
     Attributes:
         counters: by kind and lock.
-        reading: who has read a counter last, and not written it yet.
+        reading: the client that has read a counter last, and not written it yet.
     """
 
     def __init__(self, write: Sink | None = None) -> None:

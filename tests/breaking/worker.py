@@ -74,7 +74,7 @@ class RealClient(Client):
         token = self._token(held)
         count(register, who, lock, token, PAUSE_S)
         if self._channel is not None:
-            with suppress(grpc.RpcError):  # whoever does not know what came of it counts no more
+            with suppress(grpc.RpcError):  # it counts no more: the outcome is unknown
                 self._count_guarded(held)
 
     async def _use_on_loop(self, held: Any) -> None:

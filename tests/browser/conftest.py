@@ -85,7 +85,7 @@ def viewer(chromium: Browser, request: pytest.FixtureRequest) -> Viewer:
             "console",
             lambda said: (
                 complaints.append(said.text)
-                # An answer that is no success is told on the console, too, and is no fault there.
+                # The console also reports each answer that is no success; that is no fault.
                 if said.type in ("error", "warning") and "Failed to load resource" not in said.text
                 else None
             ),
@@ -172,7 +172,7 @@ class Story:
         """Put all of these in line at once, who stay there: a ticket of a client has a lease of
         seconds, these have none."""
         assert self._etcdctl is not None
-        # They are in one transaction, and so of one revision: the key says who is first.
+        # They are in one transaction, and so of one revision: the key gives their order.
         uuids = sorted(str(uuid4()) for _ in line)
         values = {
             uuid: Ticket(holder.name, uuid, **facts).value()

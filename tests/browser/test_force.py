@@ -33,7 +33,7 @@ def confirm(page: Page, name: str, reason: str = "it hangs") -> None:
 
 
 def test_a_stuck_lock_is_found_read_and_released(dash: str, store: Any, viewer: Viewer) -> None:
-    """From the list to the line of code to the release; the holder is told, it is recorded."""
+    """From the list to the line of code to the removal; the holder learns of it, it is recorded."""
     stuck = ClusterMutex("deploy/prod", store=store, reason="release", expected_runtime=600)
     stuck.acquire()
     with viewer(dash) as page:

@@ -198,7 +198,7 @@ def test_search_updates_while_typing(dash: str, story: Story, viewer: Viewer) ->
 
 
 def test_banners_come_and_go(own_etcd: Etcd, own_store: Any, viewer: Viewer) -> None:
-    """No unlocker, etcd away, the dashboard away: each is told, and is taken back."""
+    """No unlocker, etcd or the dashboard unreachable: each has a banner while it lasts."""
     settings = Settings(endpoints=(own_etcd.endpoint,))
     story = Story(own_store)
     story.hold("held")

@@ -26,7 +26,7 @@ ASK = """async ([url, words, mode]) => {
 
 @pytest.fixture
 def elsewhere() -> Iterator[str]:
-    """Where somebody else's page is: another port is another origin."""
+    """The address of another site's page: another port is another origin."""
     with serving(lambda _: (200, "<title>kittens</title>")) as there:
         yield f"http://{there}/"
 

@@ -78,7 +78,7 @@ class Follower:
         self.subscription = store.follow(self.revision + 1, self.batches.append)
 
     def news(self) -> list[Change]:
-        """All that was told, in order."""
+        """All changes so far, in order."""
         return [change for batch in list(self.batches) for change in batch.changes]
 
     def standing(self) -> dict[tuple[Kind, str, str], bytes | None]:

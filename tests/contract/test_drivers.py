@@ -25,7 +25,7 @@ from tests.support.processes import wait_until
 
 
 def line(subject: Subject, mutex: Mutex) -> list[Ticket]:
-    """Return who waits, as far as the store knows."""
+    """Return the waiters that the store knows."""
     return mutex.waiters() if subject.store.can.queue else []
 
 
@@ -111,7 +111,7 @@ class TestGetting:
         """`LockTimeout` says which lock, how long, held by whom; and it survives pickling."""
         with make(reason="first") as held:
             with pytest.raises(LockTimeout) as caught, make(timeout=0.1):
-                pytest.fail("the lock is somebody else's")
+                pytest.fail("another client has the lock")
             error = pickle.loads(pickle.dumps(caught.value))
             assert isinstance(error, LockTimeout)
             assert isinstance(error, TimeoutError)

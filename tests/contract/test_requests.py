@@ -95,7 +95,7 @@ Watching = Callable[..., list[WatchEvent]]
 
 @pytest.fixture
 def watching(subject: Subject) -> Iterator[Watching]:
-    """Watch a lock or a ticket from a revision on; return what is told, ever more of it."""
+    """Watch a lock or a ticket from a revision on; return its events, in a list that grows."""
     watches = []
 
     def watch(since: int, uuid: str | None = None) -> list[WatchEvent]:
@@ -140,7 +140,7 @@ class TestWatching:
         assert events == [WatchEvent(got.token)]
 
     def test_a_closed_watch_is_silent(self, subject: Subject, ask: Ask, watching: Watching) -> None:
-        """After `close` only the other watches are told."""
+        """After `close` only the other watches get events."""
         mine = holder()
         start = take(ask, mine).token
         closed: list[WatchEvent] = []

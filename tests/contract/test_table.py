@@ -46,7 +46,7 @@ def watcher(start: Start) -> Watcher:
 
 
 def written(store: ServiceStore, name: str) -> Holder | None:
-    """Return who holds a lock, as a table has it: without the backtrace."""
+    """Return the holder of a lock as in a table: without the backtrace."""
     found = read(store, name).holder
     return found and replace(found, backtrace=None)
 
@@ -164,7 +164,7 @@ class TestRemovals:
         wait_until(lambda: not watcher.table.rows(), what="all locks to be gone")
         assert removed[5].holder.uuid in watcher.removals_before
         for uuid, count in watcher.removals_before.items():
-            assert uuid in uuids[:count], "its lock was told to be gone before"
+            assert uuid in uuids[:count], "the table reported its end before"
 
     def test_a_removal_is_reported_although_the_lock_was_retaken_at_once(
         self, watcher: Watcher, writer: ServiceStore
@@ -181,7 +181,7 @@ class TestRemovals:
 
     def test_as_many_are_kept_as_are_wanted(self, start: Start, writer: ServiceStore) -> None:
         """The newest first, whatever its remover's clock says, where the store tells which that
-        is. Without their backtraces, of which it is told that there is one."""
+        is. Without their backtraces; it says only that there is one."""
         now, removed = time.time(), []
         for number in range(9):
             mine = take(writer, f"lock-{number}", backtrace="File x")

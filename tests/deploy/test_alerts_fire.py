@@ -102,7 +102,7 @@ def test_alerts_arrive_name_the_holder_and_end(
         lambda: stack.query('ALERTS{alertname="LockPastAlert", name="kept", alertstate="firing"}'),
         what="LockPastAlert to fire again",
     )
-    # All that while nobody was told that it was over, since it was not.
+    # Until then no message said that the alert was over: it was not.
     assert len(receiver.about("LockPastAlert", name="kept")) == 1
     locks["kept"].release()
     receiver.told("resolved", "LockPastAlert", name="kept")

@@ -172,7 +172,7 @@ class TestKubernetes:
         assert secrets["mutexdash"] == {"mutexdash-etcd", "mutexdash-tls", "mutexdash-login"}
         text = MANIFEST.read_text(encoding="utf-8")
         for secret in secrets["unlocker"] | secrets["mutexdash"]:
-            assert f"create secret generic {secret} " in text, "it is told how to make it"
+            assert f"create secret generic {secret} " in text, "no command creates it"
 
     def test_the_dashboard_requires_a_login(self) -> None:
         env = {variable["name"]: variable["value"] for variable in container("mutexdash")["env"]}

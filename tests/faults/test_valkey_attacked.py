@@ -322,7 +322,7 @@ class TestLeftovers:
 
 
 class TestRegrants:
-    """Votes that were lost are given back by a push: to nobody else's harm, however late."""
+    """A push restores lost votes. However late it arrives, it harms no other client."""
 
     @staticmethod
     def empty(servers: list[Server], store: ValkeyStore) -> None:

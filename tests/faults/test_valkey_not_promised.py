@@ -154,7 +154,7 @@ def one(tmp_path: Path) -> Iterator[Servers]:
 
 
 def given_again(store: ValkeyStore) -> None:
-    """See that somebody else gets the lock, who has asked nobody before."""
+    """Check that another client, new to all servers, gets the lock."""
     with closing(opened(store.location)) as another:
         wait_until(lambda: may_vote(another), what="its vote")
         take(another, holder(**NEVER))

@@ -22,7 +22,7 @@ def test_an_unlocker_beyond_loopback_answers_to_its_names_only() -> None:
         for path in ("/metrics", "/metrics/", "/"):
             assert status(unlocker, path, "evil.example") == 421
             assert status(unlocker, path, **across) == 403
-        assert status(unlocker, "/readyz", "evil.example") == 503, "a probe is told a sentence"
+        assert status(unlocker, "/readyz", "evil.example") == 503, "a probe gets a sentence"
         said = [
             line for line in unlocker.log_text().splitlines() if "allow only Prometheus" in line
         ]

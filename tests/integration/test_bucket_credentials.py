@@ -243,7 +243,7 @@ def test_a_404_of_a_proxy_is_no_answer(server: BucketServer) -> None:
 
 
 class Refreshed(Credentials):
-    """Credentials of a program, whose refresh waits to be let on, and then does as it is told."""
+    """Credentials of a program whose refresh waits for the test, and then does as the test says."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -75,7 +75,7 @@ def test_a_closed_client_is_reported(etcd: Etcd, root: str) -> None:
 
 
 def test_its_tls_and_its_token_are_used(etcd_binary: str, tmp_path: Path) -> None:
-    """The environment's own user is somebody else."""
+    """The environment's own user is another one."""
     authority = Authority(tmp_path)
     pair = authority.issue("127.0.0.1")
     server = TlsEtcd(authority, pair, etcd_binary, tmp_path / "data", tmp_path / "log")

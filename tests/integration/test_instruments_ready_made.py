@@ -35,7 +35,7 @@ def as_before() -> Iterator[None]:
 
 
 def told(instrument: Instrument) -> list[Event]:
-    """Have it told of all locks, and return what it is told."""
+    """Set it up for all locks, and return the events that it gets."""
     events: list[Event] = []
     ClusterMutex.setup(instruments=[instrument, events.append])
     return events

@@ -207,7 +207,7 @@ def server(etcd_binary: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 @pytest.mark.parametrize("times", [2, *soaking(40)])
 @pytest.mark.parametrize("state", STATES.values(), ids=STATES)
 def test_a_program_ends(state: State, times: int, server: Etcd, root: str, figure: Figure) -> None:
-    """In time, without an error, and without a traceback of somebody's thread."""
+    """In time, without an error, and without a traceback of any thread."""
     settings = Settings(endpoints=(server.endpoint,), root=root)
     took: list[float] = []
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(AT_ONCE) as pool:

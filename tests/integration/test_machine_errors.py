@@ -32,7 +32,7 @@ def no_descriptor_left() -> Iterator[None]:
 
 @pytest.fixture
 def listening() -> Iterator[str]:
-    """An address where somebody listens, and says nothing."""
+    """An address where a socket listens, and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 

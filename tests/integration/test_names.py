@@ -34,7 +34,7 @@ BROKEN = [
 def test_broken_data_before_and_under_a_lock_does_not_hurt(
     store: ServiceStore, root: str, etcdctl: Etcdctl, part: str, value: bytes
 ) -> None:
-    """A range without `uuid` is free to take; one with any `uuid` is held by somebody.
+    """A range without `uuid` is free to take; one with any `uuid` is held.
 
     The holder pushes and releases, and all of the range goes with the lock.
     """

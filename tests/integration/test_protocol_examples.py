@@ -184,7 +184,7 @@ def test_take_or_queue_takes_a_free_lock(shell: Shell, store: ServiceStore) -> N
 
 
 def test_a_lock_made_by_hand_is_respected(shell: Shell, store: ServiceStore) -> None:
-    """It refuses us until it is unlocked by hand, and shows who has it."""
+    """It refuses us until it is unlocked by hand, and shows its holder."""
     shell.run("Take")
     mutex = ClusterMutex(NAME, store=store)
     assert not mutex.acquire(blocking=False)

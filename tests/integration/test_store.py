@@ -65,7 +65,7 @@ class TestWhatIsWritten:
                 break
             etcdctl("lease", "revoke", f"{lease:x}")
         else:
-            raise AssertionError("nobody was told")
+            raise AssertionError("no event came")
         assert store.extend_tickets(None, soon())
 
     def test_a_foreign_ticket_is_named_by_its_key(self, store: EtcdStore, etcdctl: Etcdctl) -> None:

@@ -228,7 +228,7 @@ def test_a_refused_hint_fails_no_release(tmp_path: Path, number: int, rights: st
             for _ in range(2):
                 lock = ClusterMutex("a", store=store, expected_runtime=60).acquire(timeout=60)
                 assert lock is not None
-                with following(other):  # who listens is told by a release, else it asks nobody
+                with following(other):  # without a subscriber nothing is published
                     lock.release()
             assert other.names("", 5, soon()) == []
             uuid, _ = take(store, mine := holder("b"))

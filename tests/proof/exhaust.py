@@ -1,16 +1,19 @@
 """All orders of events within bounds: `python -m tests.proof.exhaust [--faults N] [--clients N]`.
 
 The real `Acquisition` and the real transactions, on the simulated etcd, without time: clients that
-take, wait, push, release, give up and die, an unlocker that looks and removes, a foreign client
-that barges in. Each request may be answered, or (a fault) lose its answer and be sent again, or be
-late, sent again, and arrive at any time after that. All states are visited; two that differ only in
-how high their revisions are, are one. Status 0: none breaks a rule; 1: one does, and how it came.
+take, wait, push, release, give up and die, an unlocker that reads and removes, a foreign client
+that ignores the queue. Each request may be answered, or (a fault) lose its answer and be sent
+again, or be late, sent again, and arrive at any time after that. All states are visited; two that
+differ only in their revisions count as one. Status 0: no state breaks a rule; 1: one does, and the
+events that led to it.
 
-What holds in each: a lock that is held goes only by its holder's hand, or by a removal whose stamps
-nobody has written since they were seen; it is got only when it is free, and only in the line's
-order; who was removed never has it again; stamps never go back; who has withdrawn has neither lock
-nor ticket, ever again; who has the lock has no ticket. And where nothing is left to happen nobody
-waits, and nothing is left.
+The rules of each state:
+
+- A held lock ends only by its holder, or by a removal whose stamps were not written since they were
+  read. It is taken only when it is free, and only in the order of the queue.
+- A holder whose lock was removed never has it again. Stamps never go back.
+- A client that has withdrawn never has a lock or ticket again. A holder has no ticket.
+- When no event is left, there is no waiter and no key.
 """
 
 from __future__ import annotations
@@ -133,7 +136,7 @@ class World:
     # ------------------------------------------------------------ requests
 
     def uuid(self) -> str | None:
-        """Return who has the lock."""
+        """Return the holder."""
         kv = self.etcd.kept.get(OF.uuid)
         return None if kv is None else (kv.value or b"").decode()
 

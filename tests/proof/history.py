@@ -12,7 +12,7 @@ monotonic ones of one machine.
 | `push`, `pushed` | client | call, lock, uuid |
 | `working` | client | lock, uuid: `healthy` was true when it was asked after that time |
 | `release`, `released` | client | call, lock, uuid |
-| `lost` | client | lock, uuid: the program was told |
+| `lost` | client | lock, uuid: `on_lost` was called |
 | `killed`, `frozen`, `ended` | harness | process; of `frozen`: seconds |
 | `trouble` | harness | seconds: for so long not every message comes at once |
 | `full` | harness | seconds: for so long etcd takes no write |
@@ -62,7 +62,7 @@ class Limits:
         max_removals: auto-unlocks in a minute that always pass; 0: no limit.
         unlockers: how many there are at most at once.
         lag: seconds by which the recorder may see a write late.
-        told_within: seconds in which a holder is told of a loss, when all is well.
+        told_within: seconds in which a holder learns of a loss, when all is well.
         drift: part of a second by which two monotonic clocks may part in a second.
     """
 

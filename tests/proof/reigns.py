@@ -18,7 +18,7 @@ Key = tuple[str, ...]
 
 @dataclass(slots=True)
 class Reign:
-    """One time that somebody had a lock.
+    """One time that a client had a lock.
 
     Attributes:
         began, ended: revisions; `ended` is 0 while it goes on.

@@ -175,7 +175,7 @@ def _thawed(history: History, process: str, moment: float) -> float:
 
 
 def no_overlap(history: History) -> Iterator[str]:
-    """Nobody works under a lock that somebody else has acquired already.
+    """No client works under a lock that another one has acquired since.
 
     But for who was force-unlocked, or whose lock was removed by hand, and has not heard of it yet:
     `loss_is_told` is about that.
@@ -200,7 +200,7 @@ def no_overlap(history: History) -> Iterator[str]:
 
 
 def one_works(history: History) -> Iterator[str]:
-    """Nobody works under a lock that a call has returned to somebody else since its own did.
+    """No client works under a lock that a later call has returned to another one.
 
     That is `no_overlap` by the clients' words alone, for stores that have no events, and nobody who
     unlocks by force.

@@ -1,8 +1,8 @@
 """An etcd in memory, by its own messages: revisions, transactions, leases, compaction, history.
 
-No I/O, no clock and no network: `now` is handed in, and whoever delivers its answers may lose them.
+No I/O, no clock and no network: the caller passes `now`, and delivers the answers or loses them.
 It does what an etcd of three members does after raft, its known faults included: a watch that
-begins at the revision just compacted is told nothing of what was deleted there (#18089).
+begins at the revision just compacted gets no event of a deletion there (#18089).
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class SimulatedEtcd:
     def events(
         self, start: int, key: bytes, range_end: bytes, *, synced: bool = False
     ) -> list[Write]:
-        """Return what a watch from a revision on is told.
+        """Return the events of a watch from a revision on.
 
         One that is `synced` has caught up before, and has been given each write as it happened.
 

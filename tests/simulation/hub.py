@@ -96,7 +96,7 @@ class Thread:
                 self._target(*self._args)
         except GreenletExit:
             pass
-        except BaseException as error:  # noqa: BLE001 - it is told, with its seed
+        except BaseException as error:  # noqa: BLE001 - it is reported with its seed
             self.hub.failed(self, error)
         finally:
             self.hub.threads.pop(self.greenlet, None)
@@ -166,7 +166,7 @@ class Hub:
         return UUID(bytes=blake2b(words.encode(), digest_size=16).digest(), version=4)
 
     def happened(self, *words: object) -> None:
-        """Take note of a step, by which orders are told apart."""
+        """Note a step: the steps distinguish orders."""
         self.order.update(repr(words).encode())
 
     # ------------------------------------------------------------ clocks
@@ -276,7 +276,7 @@ class Event:
         return self._set
 
     def set(self, *_: object) -> None:
-        """Wake who waits."""
+        """Wake the waiters."""
         self._set = True
         waiting, self._waiting = self._waiting, []
         for thread in waiting:
@@ -301,7 +301,7 @@ class Event:
 
 
 class Lock:
-    """`threading.Lock`: whoever takes it may lose the turn first, as between any two steps."""
+    """`threading.Lock`: a thread may lose its turn before it takes it, as between any two steps."""
 
     def __init__(self) -> None:
         self._taken = False

@@ -106,7 +106,7 @@ def make(seed: int) -> list[Step]:
         seconds = longest * choose.random() ** 2
         at = choose.uniform(0.5, ACTIVE_S - 5)
         steps.append(Fault(what, at, choose.choice(where), seconds, choose.uniform(0.2, 0.9)))
-        if choose.random() < 0.3:  # the same time, somebody else: faults together
+        if choose.random() < 0.3:  # the same time, another target: faults together
             what, where, longest = choose.choice(FAULTS)
             at += choose.uniform(0, seconds)
             steps.append(Fault(what, at, choose.choice(where), seconds, choose.uniform(0.2, 0.9)))

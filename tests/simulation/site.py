@@ -188,7 +188,7 @@ class Site:
         self.until(lambda: done, "end of a call")
         return done[0]
 
-    # ------------------------------------------------------------ who is there
+    # ------------------------------------------------------------ processes
 
     def url(self, name: str = "ops") -> Url:
         """Return a place where people are notified."""

@@ -32,7 +32,7 @@ SETTLING_S = 45.0
 itself, so that one that was not woken is seen to be left."""
 LOOK_S = 2.0
 """Seconds between two looks whether nothing is left to happen."""
-assert wait_report  # else imported by who waits: all modules are to be there before a run
+assert wait_report  # a waiter would import it: all modules must be loaded before a run
 ROOT = "/clustermutex"
 MAX_REMOVALS = 3
 
@@ -128,7 +128,7 @@ class World:
             for write in self.etcd.past
         ]
 
-    # ------------------------------------------------------------ who is there
+    # ------------------------------------------------------------ processes
 
     def _begin_all(self) -> None:
         works: dict[str, list[tuple[int, Work]]] = {}

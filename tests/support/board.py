@@ -30,7 +30,7 @@ NO_OPTIONS_OF_PAGES = ("settings", "poll", "listen", "log_level", "log_format")
 
 
 class DashboardStore(MemoryStore):
-    """A store in memory that a test writes to as somebody else, and that can be away.
+    """A store in memory that a test writes to as another client, and can make unreachable.
 
     Attributes:
         here: whether it is connected.
@@ -54,7 +54,7 @@ class DashboardStore(MemoryStore):
         return self.model.revision
 
     def holder(self, name: str) -> str | None:
-        """Return who holds a lock."""
+        """Return the holder of a lock."""
         found = self.model.kept.get(("locks", name, "uuid"))
         return found and (found.value or b"").decode()
 
@@ -63,7 +63,7 @@ class DashboardStore(MemoryStore):
         return [(*key, None) for key in self.model.kept if key[:2] == ("locks", name)]
 
     def write_unseen(self, *entries: Entry) -> None:
-        """Write what a watch misses: it is compacted before anybody is told."""
+        """Write what a watch misses: it is compacted before the event is sent."""
         with self.memory.changed:
             self.model.compacted = self.write(*entries)
 

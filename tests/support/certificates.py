@@ -54,7 +54,7 @@ class TlsEtcd(Etcd):
     """An etcd that talks TLS with its clients, and asks them for a certificate if told to.
 
     Args:
-        authority: who has signed for the server, and whose clients it trusts.
+        authority: signed the server's certificate; the server trusts its clients.
         server: its certificate.
         ask_clients: whether clients need a certificate.
         others: as for `Etcd`.

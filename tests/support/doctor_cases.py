@@ -151,7 +151,7 @@ def _open_to_pages_by_a_name(bench: Bench) -> Iterator[Settings]:
 
 @finds("--host-whitelist")
 def _known_by_another_name(bench: Bench) -> Iterator[Settings]:
-    """A list of hosts that lacks one is told as that, and not as an etcd that is none."""
+    """The finding for a list of hosts that lacks one says so, and not that this is no etcd."""
     yield bench.restarted("--host-whitelist=127.0.0.1")
     yield Settings((f"localhost:{bench.own.port}",))
 

@@ -30,7 +30,7 @@ NEEDS = {
     "etcdctl": ("etcd-client", "etcdctl"),
     "fish": ("fish", "fish"),
     "gcc": ("gcc", "gcc", "cc"),
-    "nginx": ("nginx", "nginx", "/usr/sbin/nginx"),  # not on the PATH of who is not root
+    "nginx": ("nginx", "nginx", "/usr/sbin/nginx"),  # on root's PATH only
     "prometheus": ("prometheus", "prometheus"),
     "promtool": ("prometheus", "promtool"),
     "redis-cli": ("redis-tools", "redis-cli"),

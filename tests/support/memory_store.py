@@ -26,7 +26,7 @@ class MemoryStore(memory_store.MemoryStore):
         return outcome
 
     def take(self, name: str, **values: Any) -> None:
-        """Have somebody take the lock, now unless `locked_at` says otherwise."""
+        """Take the lock as another client, now unless `locked_at` says otherwise."""
         self.write(*[("locks", name, key, value) for key, value in subkeys(**values).items()])
 
     def push(self, name: str, *, alert: float = 300.0, unlock: float = 900.0) -> None:

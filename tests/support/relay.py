@@ -78,7 +78,7 @@ class Relay:
     def close(self) -> None:
         """End all connections; those to come are refused."""
         self.cut()
-        self.mend()  # who waits for a way finds its connection closed
+        self.mend()  # a waiting client finds its connection closed
         _close(self._listener)
 
     def _accept(self) -> None:

@@ -1,7 +1,7 @@
 """A TCP proxy between a client and an etcd that spoils one request: late, lost or unanswered.
 
 It reads HTTP/2 just enough to tell requests apart: each is a stream of its own, opened by a HEADERS
-frame of the client's. Both ends are told to keep no table of headers (RFC 7540, 6.5.2), so that
+frame of the client's. Both ends are set to keep no table of headers (RFC 7540, 6.5.2), so that
 each HEADERS frame names its path in plain text, and can be held back, lost or sent elsewhere
 without spoiling those that come after it.
 """

@@ -77,7 +77,7 @@ def _read(notes: Path) -> list[dict[str, Any]]:
 def overlaps(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Say whose push was begun after a later holder had entered, and succeeded all the same.
 
-    Only what was written counts: who was interrupted and says nothing more does not work.
+    Only written lines count: an interrupted client that writes no more does not work.
     """
     entered: dict[str, tuple[int, int]] = {}  # by lock: the highest token, and its line
     begun: dict[tuple[str, int], int] = {}

@@ -53,7 +53,7 @@ def opened(server: BucketServer) -> ServiceStore:
 
 @pytest.fixture
 def taker(server: BucketServer) -> Iterator[ServiceStore]:
-    """One who wants the lock, and lets locks expire."""
+    """A client that wants the lock, and lets locks expire."""
     store = opened(server)
     yield store
     store.close()
@@ -67,7 +67,7 @@ def second(server: BucketServer) -> Iterator[ServiceStore]:
 
 
 def look(store: ServiceStore) -> str | None:
-    """Look who has the lock, as one who waits for it."""
+    """Poll the lock as a waiter does."""
     position = ask(store, GetPosition(NAME, WAITER, 0))
     assert isinstance(position, Position)
     return position.holder

@@ -64,7 +64,7 @@ class TestLateCreates:
     ) -> None:
         uuid = self.given_up(server, store)
         ask(store, Withdraw(NAME, uuid, tombstone=True))
-        # The last is let go of by who has not taken it, and has to look.
+        # The last is released by a client that has not taken it, and has to read it first.
         for taker, releaser in ((other, other), (store, store), (other, store)):
             theirs, _ = take(taker)
             unlock(releaser, theirs)

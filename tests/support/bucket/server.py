@@ -304,7 +304,7 @@ class BucketServer:
         try:
             said, body = self.bucket.get(name, asked.query.get("generation"))
         except Refusal as refusal:
-            if refusal.status == 404:  # of which only who may list is told
+            if refusal.status == 404:  # only a user who may list gets to know that
                 self._need("storage.objects.list")
             raise
         if asked.query.get("alt") != "media":

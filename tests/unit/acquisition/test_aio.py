@@ -146,14 +146,14 @@ async def nobody(store: MemoryStore) -> None:
 
 
 async def somebody(store: MemoryStore) -> None:
-    """Somebody has the lock all the time."""
+    """Another client has the lock all the time."""
     with ClusterMutex(NAME, store=store):
         while not over.is_set():
             await asyncio.sleep(0)
 
 
 async def somebody_for_a_moment(store: MemoryStore) -> None:
-    """Somebody has the lock until another one stands in line."""
+    """Another client has the lock until there is a waiter."""
     with ClusterMutex(NAME, store=store):
         while not over.is_set() and not store.model.lock(NAME).tickets:
             await asyncio.sleep(0)

@@ -266,7 +266,7 @@ class TestLost:
         assert len(losses) == 1
 
     def test_no_chain_of_exceptions_bites_its_tail(self, store: MemoryStore) -> None:
-        """The block caught the loss and raised something else: whoever walks along it, ends."""
+        """The block caught the loss and raised something else: following the causes ends."""
 
         def block() -> None:
             with ClusterMutex(NAME, store=store) as held:

@@ -63,14 +63,14 @@ def give_up(mutex: ClusterMutex) -> None:
 
 @contextlib.contextmanager
 def held(store: MemoryStore) -> Iterator[None]:
-    """Somebody has the lock."""
+    """Another client has the lock."""
     with ClusterMutex(NAME, store=store):
         yield
 
 
 @contextlib.contextmanager
 def held_for_a_moment(store: MemoryStore) -> Iterator[None]:
-    """The holder goes as soon as there is somebody in line, or when nobody will be."""
+    """The holder releases as soon as there is a waiter, or when there will be none."""
     holder = ClusterMutex(NAME, store=store)
     holder.acquire()
     over = threading.Event()
@@ -129,7 +129,7 @@ def test_an_interrupted_question_hides_no_loss(ask: Callable[[HeldLock], object]
         told: list[LockLost] = []
         held = ClusterMutex(NAME, store=MemoryStore(), on_lost=told.append).acquire()
         assert held
-        held._acquisition.deadline = 0.0  # nobody else looks for as long as this takes
+        held._acquisition.deadline = 0.0  # no background thread checks it for so long
         with interrupted(number) as interrupt, contextlib.suppress(LockLost):
             ask(held)
         assert not held.healthy

@@ -40,7 +40,7 @@ class SlowStore(MemoryStore):
 def test_a_failed_push_does_not_end_later_pushes() -> None:
     store = SlowStore()
     with ClusterMutex("x", store=store, keepalive=True, expected_runtime=2, auto_unlock_after=90):
-        # Not sooner: whoever got its lock slowly pushes it until that is answered.
+        # Not sooner: after a slow take the holder pushes until a push is answered.
         store.failures = 1
         wait_until(lambda: store.failures < -1, what="pushes after the first")
 

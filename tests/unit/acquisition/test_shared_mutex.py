@@ -119,7 +119,7 @@ class Owners(RuleBasedStateMachine):
         self.around.close()
 
     def current(self) -> Acquired | None:
-        """Return who has the lock in the store."""
+        """Return the holder in the store."""
         uuid = self.store.model.lock(NAME).uuid()
         return next((one for one in self.all if one.held.uuid == uuid), None)
 
@@ -163,7 +163,7 @@ class Owners(RuleBasedStateMachine):
     @precondition(lambda self: self.current() is not None)
     @rule()
     def lose(self) -> None:
-        """Somebody removes it, and its holder learns of it."""
+        """An unlocker removes it, and its holder learns of it."""
         current = self.current()
         assert current is not None
         current.lost = True
@@ -173,7 +173,7 @@ class Owners(RuleBasedStateMachine):
 
     @rule(owner=st.integers(0, OWNERS - 1))
     def ask(self, owner: int) -> None:
-        """An owner is told of its own lock, or nothing."""
+        """An owner gets its own lock, or nothing."""
         meant = self.meant(owner)
         alive = lambda: self.mutex.alive(force=True)  # noqa: E731
         if meant is None:

@@ -273,7 +273,7 @@ class TestLostAnswers:
 
 class TestIdentity:
     def test_the_own_dead_holder_is_replaced(self) -> None:
-        """Refused, it looks who has the lock, and takes over from itself."""
+        """After a refusal it reads the holder, and takes over from itself."""
         acquisition = begun(identity="worker")
         assert steps(acquisition, Refused("dead", 4)) == Read("x")
         previous = Holder("x", "dead", identity="worker")

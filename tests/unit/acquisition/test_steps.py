@@ -52,7 +52,7 @@ class SlowStore(MemoryStore):
 
 
 def taken(store: Store) -> Store:
-    """The lock is somebody else's."""
+    """Another client has the lock."""
     store.model.apply(Take(OTHER))
     return store
 
@@ -103,7 +103,7 @@ def test_a_silent_watch_is_backed_by_a_poll(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class RemovingStore(MemoryStore):
-    """Loses the answer to the first take; somebody removes that lock before it is confirmed."""
+    """Loses the answer to the first take; the lock is removed before it is confirmed."""
 
     def __init__(self) -> None:
         super().__init__()

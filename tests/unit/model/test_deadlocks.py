@@ -62,7 +62,7 @@ def test_an_actor_waits_for_one_lock_the_oldest_counts() -> None:
     st.dictionaries(st.sampled_from("ABCDEF"), st.sampled_from("uvwxyz"), max_size=6),
 )
 def test_every_circle_is_found_once(holds: dict[str, str], waits: dict[str, str]) -> None:
-    """Against the plainest way: from each actor, go on until somebody comes again."""
+    """Compared with a plain search: from each actor, follow the waits until one comes again."""
     circles = set()
     for start in waits:
         way = [start]

@@ -183,7 +183,7 @@ def test_a_person_can_remove_a_lock_of_a_newer_format(board: Board) -> None:
 
 
 class TestOutOfSpace:
-    """Nobody takes a lock without a record before a person was told and said so."""
+    """A lock is removed without a record only after a person has read so and agreed."""
 
     @pytest.fixture
     def full(self, board: Board) -> Board:

@@ -488,7 +488,7 @@ def test_a_host_loses_its_domain_first_and_an_address_nothing(board: Board) -> N
 
 
 def test_a_banner_is_on_every_page_and_counts_as_a_change(board: Board) -> None:
-    """A restore is told for a day."""
+    """A restore is shown for a day."""
     board.store.take("a")
     board.store.take("b")
     failing, back = "failed to notify <b>, ops.", "The store was restored from a backup."
@@ -608,7 +608,7 @@ def test_a_deadlock_is_shown_everywhere(board: Board) -> None:
     assert "mutexdash_deadlocks 1.0" in board.html("/metrics")
     board.store.release("x")
     metrics = board.html("/metrics")
-    assert "mutexdash_deadlocks 0.0" in metrics, "who holds nothing is in nobody's way"
+    assert "mutexdash_deadlocks 0.0" in metrics, "an actor that holds nothing blocks nobody"
 
 
 def test_a_new_deadlock_changes_the_etag(board: Board) -> None:

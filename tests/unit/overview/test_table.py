@@ -41,7 +41,7 @@ steps = st.lists(st.lists(keys, unique=True, min_size=1), min_size=2, max_size=1
 
 
 class Store(MemoryStore):
-    """One whose followers are told when the test says so."""
+    """A store whose followers get events when the test says so."""
 
     term = 0
 

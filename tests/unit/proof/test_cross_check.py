@@ -1,6 +1,6 @@
 """The checker against detangle's, which searches orders (Wing and Gong).
 
-It is told the same small histories: who called when, and what came of it with which revision.
+It gets the same small histories: the calls, their times, and their outcomes by revisions.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def histories(draw: st.DrawFn) -> list[Hold]:
 
 
 class Fenced(lin.Model):
-    """A mutex whose transactions are numbered: who has it by which, and the last number."""
+    """A mutex with numbered transactions: its holder, the number of its take, the last number."""
 
     def init(self) -> Any:
         return (None, 0)

@@ -69,7 +69,7 @@ def test_requests_are_admitted_by_host_and_site(
         assert found == status
         assert (b"--allowed-host" in text) is (status == 421)
     assert answer(at, "/healthz", host, said, method)[0] == 200, "probes are open to all"
-    assert len(caplog.records) == (status == 421), "told once, for whoever wonders"
+    assert len(caplog.records) == (status == 421), "logged once"
 
 
 def test_refused_requests_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:

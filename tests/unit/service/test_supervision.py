@@ -18,7 +18,7 @@ from tests.support.processes import wait_until
 def systemd(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[socket.socket]:
-    """The socket by which systemd is told."""
+    """The socket that systemd reads."""
     name = f"{tmp_path.name}-{time.monotonic_ns()}"
     address = f"\0{name}" if request.param == "abstract" else str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
@@ -29,7 +29,7 @@ def systemd(
 
 
 def told(heard: socket.socket) -> list[str]:
-    """Return all that was told so far."""
+    """Return all messages so far."""
     found = []
     while True:
         try:

@@ -95,7 +95,7 @@ def test_one_poll_serves_all_waiters(queue: Queue) -> None:
     assert queue.polls[-1] == GetPosition("x", "", 0)
     queue.holder = None
     wait_until(lambda: queue.told and seen[-1] == WatchEvent(7, None), what="the loss")
-    wait_until(lambda: queue.take(queue.told[-1], Taken(1)), what="the waiter that was told last")
+    wait_until(lambda: queue.take(queue.told[-1], Taken(1)), what="the waiter of the last event")
     polls, notified = len(queue.polls), len(seen)
     watch.close()
     queue.holder = "A"

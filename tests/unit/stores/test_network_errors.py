@@ -50,7 +50,7 @@ def test_a_wrapped_error_has_the_reason_of_the_innermost(
 
 
 def test_each_error_has_words() -> None:
-    """A file is named; what says nothing is told by its kind."""
+    """A file is named; an error without a text is named by its kind."""
     missing = FileNotFoundError(errno.ENOENT, "No such file or directory", "ca.pem")
     assert "can't be used: " in Cause.of_error(missing).text
     assert "'ca.pem'" in Cause.of_error(missing).text

@@ -57,7 +57,7 @@ def test_a_failed_task_runs_again(running: Jobs, caplog: pytest.LogCaptureFixtur
     running.every(0.05, fail)
     running.start()
     wait_until(lambda: len(runs) > 2, what="the third run")
-    assert caplog.text.count("RuntimeError: a bug") == 1, "it is told once, as long as it goes on"
+    assert caplog.text.count("RuntimeError: a bug") == 1, "it is logged once, as long as it goes on"
 
 
 def test_a_slow_task_does_not_run_twice_at_a_time(running: Jobs) -> None:

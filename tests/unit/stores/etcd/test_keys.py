@@ -100,7 +100,7 @@ def test_unknown_keys_below_the_root_are_ignored(key: bytes) -> None:
 
 @given(st.binary(max_size=60))
 def test_any_key_is_parsed_or_ignored(rest: bytes) -> None:
-    """Never an error, whatever bytes somebody writes below the root."""
+    """Never an error, whatever bytes another program writes below the root."""
     for kind in (b"", b"locks/", b"queue/", b"removed/", b"unlockers/"):
         parsed = SPACE.parse(b"/base/" + kind + rest)
         assert parsed is None or parsed[0] in KINDS

@@ -25,7 +25,7 @@ REFUSED = "rpc error: code = PermissionDenied desc = etcdserver: permission deni
 
 
 class Client:
-    """The watches of one client, and what each was told; the test plays etcd and the clock."""
+    """The watches of one client, and the events of each; the test plays etcd and the clock."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -236,7 +236,7 @@ class TestRefusals:
 
 
 class TestFragments:
-    """etcd cuts what is more than about one request: a revision is told whole all the same."""
+    """etcd splits a large revision into several messages; it is reported whole all the same."""
 
     def hear(self, client: Client, number: int, *revisions: int, more: bool) -> None:
         events = [event(revision) for revision in revisions]
