@@ -29,11 +29,22 @@ const morphAttributes = (old, fresh) => {
     if (old.getAttribute(name) !== value) old.setAttribute(name, value);
 };
 
+const alike = (one, other) => one.nodeName === other.nodeName && one.className === other.className;
+
+// By place, counted from the beginning and then, for children that are alike, from the end: a banner
+// that appears above a list must not turn the list into another element.
 const morphChildren = (old, fresh) => {
   const before = [...old.childNodes];
   const after = [...fresh.childNodes];
-  after.forEach((child, i) => (i < before.length ? morph(before[i], child) : old.append(child)));
+  const tail = [];
+  let same = 0;
+  while (same < Math.min(before.length, after.length) && alike(before[same], after[same])) same += 1;
+  while (Math.min(before.length, after.length) > same && alike(before.at(-1), after.at(-1)))
+    tail.unshift([before.pop(), after.pop()]);
+  const next = tail[0]?.[0] ?? null;
+  after.forEach((child, i) => (i < before.length ? morph(before[i], child) : old.insertBefore(child, next)));
   before.slice(after.length).forEach((child) => child.remove());
+  for (const [node, child] of tail) morph(node, child);
 };
 
 const byKey = (parent) => new Map([...parent.children].map((child) => [child.dataset.key, child]));

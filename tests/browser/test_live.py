@@ -12,6 +12,7 @@ from playwright.sync_api import Page, expect
 
 from lockclient import ClusterMutex
 from lockclient.cli.setup.etcd_server import Etcd
+from lockclient.model.clocks import Deadline
 from lockclient.stores.settings import Settings
 from tests.browser.conftest import Story, Viewer
 from tests.support.processes import Figure
@@ -164,6 +165,15 @@ def test_focus_and_opened_details_stay_while_rows_come_and_go(
             [re.compile("b-new"), re.compile("m-middle"), re.compile("z-new")], timeout=SOON
         )
         assert page.evaluate("document.activeElement.textContent") == "m-middle"
+        page.evaluate("document.activeElement.mark = 'here'")
+        focused = "document.activeElement.mark"
+        banner = page.get_by_text("No unlocker is running.")
+        story.store.withdraw_announcement("watchdog-1:77", Deadline.after(30))
+        expect(banner).to_be_visible(timeout=SOON)
+        assert page.evaluate(focused) == "here", "a banner above the rows replaces none"
+        story.unlocker()
+        expect(banner).to_be_hidden(timeout=SOON)
+        assert page.evaluate(focused) == "here"
 
     with viewer(f"{dash}/removed") as page:
         page.get_by_text("More").click()
