@@ -200,21 +200,23 @@ def no_overlap(history: History) -> Iterator[str]:
 
 
 def one_works(history: History) -> Iterator[str]:
-    """No client works under a lock that a later call has returned to another one.
+    """No client works under a lock under which another has worked since the client acquired it.
 
-    That is `no_overlap` by the clients' words alone, for stores that have no events, and nobody who
-    unlocks by force.
+    That is `no_overlap` by the clients' lines alone, for stores that have no events, and without
+    force-unlocks. A line `working` has a time from before its client found the lock healthy, so the
+    lock was held at that time. A line `acquired` proves less: a client that was stopped between the
+    end of `acquire` and this line writes it when its lock may have ended.
     """
-    had_at: dict[str, list[Line]] = defaultdict(list)
-    for line in history.by_what["acquired"]:
-        had_at[line.lock].append(line)
+    first_work: dict[str, dict[str, Line]] = defaultdict(dict)
+    for line in history.by_what["working"]:
+        first_work[line.lock].setdefault(line.uuid, line)
     for line in history.by_what["working"]:
         mine = history.acquired[line.uuid].at
-        for later in had_at[line.lock]:
-            if mine < later.at < line.at:
+        for other in first_work[line.lock].values():
+            if other.uuid != line.uuid and mine < other.at < line.at:
                 yield (
                     f"{line.process} works under {line.lock} by {line.uuid} at {line.at:.3f}, and "
-                    f"{later.process} has had it since {later.at:.3f}"
+                    f"{other.process} has worked under it since {other.at:.3f}"
                 )
 
 

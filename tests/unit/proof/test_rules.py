@@ -131,6 +131,7 @@ BROKEN: dict[str, Found] = {
     "one_works": [
         client(1, "acquired", "A", 1),
         client(2, "acquired", "B", 2),
+        client(2.5, "working", "B"),
         client(3, "working", "A"),
     ],
     "unlocked_by_holder": [*had(1, 10, "A"), *gone(2, 11), client(2.1, "lost", "A")],
@@ -191,6 +192,17 @@ def test_a_killed_process_need_not_learn_of_a_loss() -> None:
         client(2, "killed"),
         *removed(7, 11, "A"),
         client(60, "settled"),
+    ]
+    assert check(lines) == []
+
+
+def test_a_client_that_was_stopped_after_acquire_has_not_worked() -> None:
+    """Seen on Valkey: B was stopped before it wrote its line, and its lock removed meanwhile."""
+    lines = [
+        client(1, "acquired", "A", 1),
+        client(2, "acquired", "B", 2),
+        client(3, "working", "A"),
+        client(3, "lost", "B"),
     ]
     assert check(lines) == []
 
