@@ -1,11 +1,11 @@
-# The image of both services; the compose file says which one runs.
+# The image of both services; the compose file chooses the one that runs.
 #
-# All is installed in one stage, in an environment of its own, and copied into the next: so the image
-# holds no compiler, no sources and no pip, and the versions of constraints.txt and no others.
+# One stage installs everything in an environment of its own, and the next stage copies that. So the
+# image has no compiler, no sources and no pip, and only the versions of constraints.txt.
 #
-# The digest says which base image, to the bit, for every architecture; the tag before it is for
-# people. A newer one: `docker buildx imagetools inspect python:3.12-slim` prints its digest, and
-# `--build-arg PYTHON=python:3.12-slim@sha256:…` builds with it before it is written here.
+# The digest fixes the base image for every architecture; the tag before it is for people. To try a
+# newer one, `docker buildx imagetools inspect python:3.12-slim` prints its digest, and
+# `--build-arg PYTHON=python:3.12-slim@sha256:…` builds with it.
 ARG PYTHON=python:3.12-slim@sha256:78387bc3881b8273120a12ebe6c1ab22b018ccc2c9adf565ae1ac9b536e184ea
 
 FROM ${PYTHON} AS build
@@ -25,11 +25,11 @@ RUN pip uninstall --yes --quiet --root-user-action=ignore pip \
     && useradd --uid 65532 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin mutex
 COPY --from=build /opt/clustermutex /opt/clustermutex
 ENV PATH=/opt/clustermutex/bin:$PATH
-# By its number, so that an orchestrator sees without a look into the image that it is not root.
+# A number, so that an orchestrator need not read the image to see that it is not root.
 USER 65532:65532
 EXPOSE 8722 9722
-# Does the service live that runs here, whichever it is, at its usual port? (At another one: give
-# --health-cmd.) Not whether it is ready: with etcd away none is, and a restart would mend nothing.
+# Checks that the service is alive, on its usual port (for another port give --health-cmd). Not that it
+# is ready: while etcd is unreachable none is, and a restart would not help.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=6 \
     CMD ["python", "-c", "import http.client, socket, sys; port = next(p for p in (9722, 8722) if not socket.socket().connect_ex(('127.0.0.1', p))); c = http.client.HTTPConnection('127.0.0.1', port, timeout=4); c.request('GET', '/healthz'); sys.exit(c.getresponse().status != 200)"]
 CMD ["clustermutex", "--help"]

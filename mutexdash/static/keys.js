@@ -1,4 +1,4 @@
-// What hands do: keys, copying a place in the code, typing a lock's name to confirm.
+// Input by hand: keys, copying a place in the code, typing a lock's name to confirm.
 "use strict";
 
 const ROWS = "[data-rows] th a";
@@ -38,13 +38,13 @@ document.addEventListener("click", async (event) => {
     await navigator.clipboard.writeText(place.textContent);
     button.textContent = "Copied";
   } catch {
-    getSelection().selectAllChildren(place); // not allowed here, over plain HTTP for one
+    getSelection().selectAllChildren(place); // the clipboard is not allowed, for example over plain HTTP
     button.textContent = "Selected";
   }
   setTimeout(() => (button.textContent = "Copy"), 2000);
 });
 
-// A click on a row opens it; one on a link or a button is that one's, and who marks a text may.
+// A click on a row opens it, except on a link or a button, or while text is selected.
 document.addEventListener("click", (event) => {
   const row = event.target.closest?.("[data-rows] tr");
   if (!row || event.button || event.target.closest("a, button, summary, details, input")) return;
@@ -54,10 +54,10 @@ document.addEventListener("click", (event) => {
   else link.click();
 });
 
-// The server compares as well: this only says so before anything is sent.
+// The server compares, too: this only warns before the form is sent.
 const check = (form) => {
   const typed = form.elements.namedItem("name");
-  // A name that nobody can type is shown with escapes, and may be typed with them.
+  // A name with invisible characters is shown with escapes, and may be typed with them.
   const names = [form.dataset.name, document.querySelector("h1 .text").textContent];
   const same = names.includes(typed.value);
   typed.setCustomValidity(same || !typed.value ? "" : "This is not the lock's name.");

@@ -1,18 +1,18 @@
-// Keeps a page up to date: asks for the page again with its ETag, puts what is new where it
-// belongs, and counts times on in between. The page works without it, by plain reload.
+// Keeps a page up to date: requests the page again with its ETag, changes the parts that differ, and
+// updates durations in between. Without this script the page is updated by a reload.
 "use strict";
 
 import morph, { steadily } from "./morph.js";
 
-const EVERY = 2000; // milliseconds between two questions,
+const EVERY = 2000; // milliseconds between two requests,
 const HIDDEN = 20000; // in a hidden tab,
-const SLOWEST = 10000; // and at most, when there is no answer
+const SLOWEST = 10000; // and at most, while there is no answer
 
 const find = (id) => document.getElementById(id);
 
 // ---------------------------------------------------------------- clocks
 
-// The server's clock, counted on by a clock that never jumps: the viewer's may be wrong.
+// The server's clock, continued by a monotonic clock: the viewer's wall clock may be wrong.
 let ahead = 0;
 const now = () => ahead + performance.now() / 1000;
 const setClock = (root) => {
@@ -20,7 +20,8 @@ const setClock = (root) => {
   if (stamp) ahead = Number(stamp) - performance.now() / 1000;
 };
 
-// A machine that slept has lost time. The header has whole seconds, so small differences are none.
+// The monotonic clock stops while a machine sleeps. The header has whole seconds, so a small
+// difference means nothing.
 const correctClock = (stamp) => {
   if (Math.abs(stamp - now()) > 3) ahead += stamp - now();
 };
@@ -41,7 +42,7 @@ const duration = (seconds) => {
 const roughly = (seconds) => duration(seconds).split(" ", 2).join(" ");
 const writing = (node) => ("roughly" in node.dataset ? roughly : duration);
 
-// As `utc` in lockclient/overview/columns_and_order.py, and the same in the viewer's own zone, unless that wants UTC.
+// As `utc` in lockclient/overview/columns_and_order.py; in the viewer's zone, unless UTC is chosen.
 const PARTS = {
   ...{ year: "numeric", month: "2-digit", day: "2-digit", hourCycle: "h23" },
   ...{ hour: "2-digit", minute: "2-digit", second: "2-digit", timeZoneName: "short" },
@@ -73,14 +74,14 @@ const tick = (root) => {
     const { start, alert, end } = node.dataset;
     const part = (since, until) =>
       Math.min(1, Math.max(0, (now() - Number(since)) / (until - since)));
-    // As `Bar` in lockclient/overview/lock_presentation.py: half of it until the alert, half after, unless
-    // it is not known to be past that.
+    // As `Bar` in lockclient/overview/lock_presentation.py: one half until the alert, the other half
+    // after it, if the lock is known to be past its alert.
     const after = node.parentNode.classList.contains("ok") ? 0 : part(alert, end);
     node.setAttribute("width", `${(50 * (part(start, alert) + after)).toFixed(1)}%`);
   }
 };
 
-// Times as such, and those behind durations: they stay as they are once they are written.
+// Times, and the titles of durations: they change only with the zone.
 const setZone = (root) => {
   const inUtc = wantsUtc();
   for (const node of root.querySelectorAll("[data-at]"))
@@ -90,11 +91,11 @@ const setZone = (root) => {
 };
 document.addEventListener("zone", () => setZone(document));
 
-// ---------------------------------------------------------------- what is new
+// ---------------------------------------------------------------- a new page
 
-let newest = null; // the last page that came, as text
+let newest = null; // the text of the last page received
 
-// Each process behind one address has seen other lanes: a timeline keeps to those of one.
+// Each dashboard process behind one address has lanes of its own: a timeline shows those of one.
 const KEPT_TO = 30000; // milliseconds for which that process may be silent
 let heardAt = performance.now();
 
@@ -104,13 +105,13 @@ const isOfAnother = (fresh) => {
   return Boolean(mine && its) && mine !== its && performance.now() - heardAt < KEPT_TO;
 };
 
-// Returns false for an answer that the page does not take.
+// Returns false for an answer that is not shown.
 const show = (html) => {
   const fresh = new DOMParser().parseFromString(html, "text/html");
   const { build } = fresh.documentElement.dataset;
   if (!build) throw new Error("not the dashboard, but something in front of it");
   if (build !== document.documentElement.dataset.build) {
-    location.reload(); // another version of the dashboard: its pages want its own scripts
+    location.reload(); // another version of the dashboard: its pages need its own scripts
     return false;
   }
   if (isOfAnother(fresh)) return false;
@@ -128,7 +129,7 @@ const show = (html) => {
   return true;
 };
 
-// The pointer has left the rows, so that they may go into their order now.
+// When the pointer leaves the rows, they may move into their order.
 let pointed = false;
 document.addEventListener("pointerover", (event) => {
   const inside = Boolean(event.target.closest?.("[data-rows]"));
@@ -136,7 +137,7 @@ document.addEventListener("pointerover", (event) => {
   pointed = inside;
 });
 
-// Up to when the page is proven to be complete: a header of each answer, of 304s, too.
+// The time up to which the page is known to be complete: a header of each answer, also of a 304.
 const setUpdated = (stamp) => {
   const node = document.querySelector("#updated [data-since]");
   if (!node || !stamp) return;
@@ -144,13 +145,13 @@ const setUpdated = (stamp) => {
   node.title = written(Number(stamp), wantsUtc());
 };
 
-// ---------------------------------------------------------------- asking
+// ---------------------------------------------------------------- requests
 
 let etag = null;
 let failures = 0;
 let answeredAt = performance.now();
 let timer;
-let asking = null; // the question under way
+let asking = null; // the request in flight
 
 const ask = async () => {
   asking?.abort();
@@ -163,7 +164,7 @@ const ask = async () => {
       signal: mine.signal,
     });
     const html = answer.status === 304 ? null : await answer.text();
-    if (mine !== asking) return; // the page asks for something else by now
+    if (mine !== asking) return; // another request has replaced this one
     if (answer.status >= 500) throw new Error("There is nothing to show instead.");
     if (html === null) heardAt = performance.now();
     else if (show(html)) etag = answer.headers.get("ETag");
@@ -174,7 +175,7 @@ const ask = async () => {
   } catch {
     if (mine !== asking) return;
     failures += 1;
-    etag = null; // the whole page next time, whatever is done to this one until then
+    etag = null; // request the whole page next time: this one may have changed meanwhile
   } finally {
     clearTimeout(limit);
   }
@@ -186,7 +187,7 @@ const askLater = () => {
   clearTimeout(timer);
   if (paused()) return;
   const wait = document.hidden ? HIDDEN : Math.min(SLOWEST, EVERY * 2 ** failures);
-  // Jitter: many pages that were opened by one alert do not stay in step.
+  // Jitter: an alert opens many pages at once; their requests must not stay in step.
   timer = setTimeout(ask, wait * (0.8 + 0.3 * Math.random()));
 };
 
@@ -197,7 +198,7 @@ const tellHowOld = () => {
   document.body.classList.toggle("unanswered", lost);
   if (lost) setText(find("lost-since"), age);
   if (paused()) setText(find("paused-since"), age);
-  // Who can't see what is, must not unlock; the next page that comes takes it back.
+  // Disable force-unlock while the state is unknown; the next page received enables it again.
   const unlock = document.querySelector(".force button");
   if (unlock && (lost || paused())) unlock.disabled = true;
 };
@@ -215,7 +216,7 @@ const setPaused = (wanted) => {
     asking = null;
     clearTimeout(timer);
   } else {
-    etag = null; // the page as a whole, whatever was done to it
+    etag = null; // request the whole page: this one may have changed
     ask();
   }
   tellHowOld();
@@ -236,7 +237,7 @@ document.addEventListener("input", (event) => {
   if (event.target.value.trim()) url.searchParams.set("q", event.target.value);
   else url.searchParams.delete("q");
   history.replaceState(null, "", url);
-  asking?.abort(); // both were for another list
+  asking?.abort(); // both belong to another list
   asking = etag = null;
   clearTimeout(timer);
   timer = setTimeout(ask, 200);
@@ -253,5 +254,5 @@ setInterval(() => {
   if (!paused()) tick(document);
   tellHowOld();
 }, 1000);
-// The answer to a form can't be asked for again: it stays as it is.
+// The answer to a form can't be requested again: it stays as it is.
 if (!("still" in document.documentElement.dataset)) askLater();

@@ -2,9 +2,9 @@
 // scroll and opened details stay, and no row moves away under the pointer.
 "use strict";
 
-const POINTS = matchMedia("(hover: hover)"); // else a row that was tapped counts as hovered for ever
+const POINTS = matchMedia("(hover: hover)"); // on a touch screen a tapped row would count as hovered for ever
 
-// Children of `data-keyed` belong together by `data-key`, others by their place.
+// Children of `data-keyed` are matched by `data-key`, others by their place.
 const morph = (old, fresh) => {
   if (old.isEqualNode(fresh)) return;
   if (old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName) {
@@ -57,15 +57,15 @@ const morphKeyed = (old, fresh) => {
   let place = old.firstElementChild;
   for (const child of after) {
     const same = known.get(child.dataset.key);
-    // A node that is moved loses the focus: those that are in their place already are not.
+    // A node that is moved loses the focus, so nodes at the right place are not moved.
     if (same !== undefined && same === place) place = place.nextElementSibling;
     else old.insertBefore(same ?? child, place);
     if (same !== undefined) morph(same, child);
   }
 };
 
-// While somebody points at them: rows stay where they are, greyed if they are gone, and new ones
-// come last. When the pointer has left, the page is shown once more, in its order.
+// While the pointer is on the rows, each stays at its place, grey if its lock has ended, and new
+// rows come last. When the pointer has left, the page is shown once more, in its order.
 const morphInPlace = (old, fresh) => {
   const coming = byKey(fresh);
   for (const child of [...old.children]) {
@@ -77,8 +77,8 @@ const morphInPlace = (old, fresh) => {
   old.append(...coming.values());
 };
 
-// What is to stay where it is on the screen: the row pointed at, else what has the focus, else the
-// first visible row of a list that was scrolled.
+// Returns the element that keeps its place on the screen: the row under the pointer, else the focused
+// element, else the first visible row of a scrolled list.
 const anchor = () => {
   const pointed = POINTS.matches && document.querySelector("[data-rows] > :hover");
   if (pointed) return pointed;
@@ -89,7 +89,7 @@ const anchor = () => {
   return [...document.querySelectorAll("[data-rows] > *")].find(inSight) ?? null;
 };
 
-// Do `change`, keeping focus and scroll.
+// Calls `change`, and keeps focus and scroll.
 export const steadily = (change) => {
   const kept = anchor();
   const top = kept?.getBoundingClientRect().top;
@@ -99,7 +99,7 @@ export const steadily = (change) => {
   change();
   if (focused !== document.activeElement) {
     const rows = document.querySelectorAll("[data-rows] > *");
-    // Its row may have gone: then the focus goes to the one that took its place.
+    // If its row has gone, the row that is now at its place gets the focus.
     const next = focused.isConnected ? focused : rows[Math.min(index, rows.length - 1)]?.querySelector("a");
     next?.focus({ preventScroll: true });
   }

@@ -1,9 +1,9 @@
-// Before the page is painted: what was chosen here, the theme and the zone of times.
+// Sets the chosen theme and time zone before the page is painted.
 "use strict";
 
 (() => {
-  // Each switch: the element that shows what is chosen, and what there is to choose, the first
-  // without a choice: the system's theme, the viewer's own zone.
+  // Each switch: the element that shows the choice, and the choices. The first is the default: the
+  // system's theme, the viewer's own zone.
   const switches = {
     theme: { label: "Theme", order: ["auto", "light", "dark"] },
     zone: { label: "Times", order: ["local", "utc"] },
@@ -15,7 +15,7 @@
       const kept = localStorage.getItem(key);
       return order.includes(kept) ? kept : order[0];
     } catch {
-      return order[0]; // no storage allowed: the switch then works for this page
+      return order[0]; // storage is not allowed: the switch works for this page only
     }
   };
   const show = (key, value) => {
