@@ -319,7 +319,7 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync):
         block: Block = "manual" if statement is None else "statement"
         held = await self._acquire(self._timeout, locks, backtrace, block=block)
         if held is None:
-            raise await drive_async(self._timed_out(), self._store())
+            raise await drive_async(self._timeout_error(), self._store())
         if statement is not None:
             statement.held = held
         return held

@@ -56,7 +56,7 @@ def _exit_block(
     """Release what the block's `__enter__` acquired, unless the block released it."""
     if statement[0].is_placeholder:  # `__exit__` was called before
         return
-    held = statement[0].held or owner._find_manual_block()  # of a direct call of `__enter__()`
+    held = statement[0].held or owner._find_manual_block()  # taken by a manual `__enter__()`
     if not isinstance(held, HeldLock):
         return
     statement[0].held = held  # if an interrupt ends this function, `Statement.clean_up` releases it
@@ -253,7 +253,7 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
         store = attempt.store
         try:
             if not store.background.run_shielded(drive, attempt.steps(), store):
-                raise run(self._timed_out(), store)
+                raise run(self._timeout_error(), store)
             if statement is None:
                 return self._adopt(attempt.holding, caller_locks(), "manual")
             statement.held = held = self._adopt(attempt.holding, caller_locks(), "statement")

@@ -14,9 +14,9 @@ How late a removal is. A *sweep* is the unlocker's check for due locks, once a s
 
 - A holder that falls silent loses its lock within D + D / 1000 + P + S + R of its last heartbeat.
 - A lock that exists when the unlocker starts is removed within D + D / 1000 + S + R of the start.
-  No unlocker knows what an earlier one saw, so each restart begins the count again. A lock may be
-  carried over so from restart to restart and never be removed, if all unlockers are restarted more
-  often than every D. `Deadlines.carried_over` counts such locks, and an alert reports them.
+  No unlocker knows what an earlier one saw, so each restart begins the count again. So a lock is
+  carried over from restart to restart and never removed, if all unlockers are restarted more often
+  than every D. `Deadlines.carried_over` counts such locks, and an alert reports them.
 - For a store without a watch, a lock is removed only after a poll that began after its due time.
   The unlocker requests such a poll when a lock is due, at most every quarter of the poll interval
   (`Unlocker._known_until`). So that adds at most a quarter of the interval.

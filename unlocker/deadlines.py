@@ -167,7 +167,7 @@ class Deadlines:
         return {state: counts[state] for state in STATES}
 
     def carried_over(self, wall: float) -> int:
-        """Return the number of locks that would be gone if their silence timer had not restarted.
+        """Return the number of `found` locks that would be gone if no silence timer had restarted.
 
         A start of this process and a restore restart it. Such a lock's `auto_unlock_at` is more
         than `CARRIED_OVER_AFTER_S` before the wall-clock time `wall`.
@@ -211,7 +211,7 @@ class Deadlines:
 
         with self._lock:
             alerted = [self._items[name] for name in self._alerted]
-        listed = heapq.nsmallest(limit, alerted, key=urgency)  # without the lock: may be slow
+        listed = heapq.nsmallest(limit, alerted, key=urgency)  # outside `_lock`: may be slow
         unlisted = dict.fromkeys(PAST_ALERT, 0) | Counter(lock.state for lock in alerted)
         for lock in listed:
             unlisted[lock.state] -= 1

@@ -46,8 +46,8 @@ log = get_logger(__name__)
 WITHDRAW_ANSWER_S = 1.0
 """Seconds that a failed `acquire` waits for its withdrawal; then the background repeats it."""
 LATE_ANSWER_S = 0.3
-"""Seconds to wait for a late answer after the caller gave up. Only without one is a `Withdraw` with
-a tombstone (a key that makes a late take fail) needed."""
+"""Seconds to wait for a late answer after the caller gave up. If one comes, the `Withdraw` needs no
+tombstone (a key that makes a late take fail)."""
 POSITION_POLL_S = 60.0
 """Seconds after which a waiter reads its position, in case a watch missed an event."""
 RIVAL_POLL_S = 1.0
@@ -123,7 +123,7 @@ class Attempt:
                         # Probably the head of the queue now: open its watch before the request.
                         self._open_watch(self._acquisition.target(), 0)
                     try:
-                        # One try takes `STORE_TIMEOUT_S` at most: its retry carries new stamps.
+                        # At most `STORE_TIMEOUT_S` a try, so that a retry carries new stamps.
                         limit = self._deadline.within(
                             timeouts.ONE_ANSWER_S, timeouts.STORE_TIMEOUT_S
                         )
@@ -148,7 +148,7 @@ class Attempt:
             self._observe_failure(error)
             raise
         finally:
-            self._has_ended = True  # written before the flag is read, as is argued there
+            self._has_ended = True  # before the flag is read: see `withdraw_in_background`
             if self._inbox is not None:
                 self._close_watch(self._inbox)
             if self._is_given_up:

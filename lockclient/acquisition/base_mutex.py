@@ -256,7 +256,7 @@ class BaseMutex(Generic[Held]):
     def _store(self) -> MutexStore:
         return self._given_store or default_store.default_store()
 
-    def _timed_out(self) -> Steps[LockTimeout]:
+    def _timeout_error(self) -> Steps[LockTimeout]:
         """Return the error, with the holder if the store answers at once."""
         limit, seen = self._timeout, None
         # A store that does not answer gets this time; one that refuses connections gets none.

@@ -269,7 +269,7 @@ class Holding:
         may end it at any line, so later calls schedule the report again until one has begun.
         """
         if (lost := self.acquisition.loss) and self.handle is not None:
-            held_by_process.pop(self.acquisition.uuid, None)  # its identity may reclaim it now
+            held_by_process.pop(self.acquisition.uuid, None)  # the same identity may reclaim it
             if "report" in self.one_time:
                 scheduler.shared.after(0, partial(self._report_once, lost, self.handle()))
 

@@ -10,9 +10,10 @@
 The states are the values of `State`. `_HANDLER_OF` is this table as code:
 
     state        last request  outcome: next state
-    taking       Take          Taken: held · Refused: identifying (once, by identity), or queueing
-    identifying  Read          held by its identity, and not provably running: reclaiming ·
-                               else: queueing, or locating if it has a ticket
+    taking       Take          Taken: held · Refused: identifying (once, if the acquisition has an
+                               identity), or queueing
+    identifying  Read          the holder has our identity and may have ended: reclaiming ·
+                               else: queueing, or locating if there is a ticket
     reclaiming   Reclaim       Taken: held · Refused: queueing
     queueing     TakeOrQueue   Taken: held · Queued: waiting, claiming, or locating if unsure
     waiting      a watch       lock deleted: claiming · ticket ahead deleted, gap, time passed:
@@ -107,7 +108,7 @@ Step = Request | Wait | End
 
 
 class State(Enum):
-    """The state until the lock is held; its value is the last request's type, if one was sent."""
+    """The state until the lock is held; its value is the type of the request in flight, if any."""
 
     NEW = None
     TAKING = Take
@@ -217,7 +218,7 @@ class Acquisition(Validity):
         if self.rival_gone():
             self.rival = None
             return self._ask(Read(self.name), now)
-        if event is None and target is not None:  # probably nothing has changed
+        if event is None and target is not None:  # probably the same is ahead
             return self._read_position(now, predecessor=target.ticket)
         if event is None or event.gap or target is None:
             return self._read_position(now)
@@ -345,7 +346,7 @@ class Acquisition(Validity):
 
     def _watch(self, target: WatchTarget, revision: int) -> Wait:
         self._watched, self.state = target, State.WAITING
-        if not self._has_queue:  # revisions need not grow there, and its events are current
+        if not self._has_queue:  # without a queue revisions may not grow; events are current
             return Wait(target, 0, from_now=True)
         from_now = target.ticket is None or self._is_queue_short  # see `acquire`
         return Wait(target, revision + 1, from_now)

@@ -34,7 +34,7 @@ class Validity:
     delivery: Delivery
     token = 0
     deadline = math.inf
-    """Monotonic time at which an unlocker may remove the lock, unless a push is confirmed before.
+    """Monotonic time from which the lock counts as lost, unless a push is confirmed before.
     """
     quiet_until = 0.0
     """Monotonic time before which another push is not worth a request."""
@@ -92,7 +92,7 @@ class Validity:
         self.quiet_until = min(sent_at + self._runtime.push_interval, self.deadline)
 
     def postpone_push(self, until: float) -> None:
-        """Send no push before `until`, because one had no answer; a hot loop calls `alive()`."""
+        """Send no push before `until`: one had no answer, and `alive()` may be in a hot loop."""
         self.quiet_until = min(until, self.deadline)  # at the deadline `alive()` raises `LockLost`
 
     def limit_pace(self, pace: float, answered_at: float) -> None:

@@ -24,8 +24,8 @@ changes a stamp, its revision changes: that counts as a heartbeat.
 
 A lock of four plain keys has no `about` that gives D. Its D is the time from `alert_at` to
 `auto_unlock_at` as they were first written (`Holder.first_distance`), which is constant during the
-acquisition; all of the above holds for it. While the two stamps are another time apart, or were not
-written together, the lock is undecided (`Holder.undecided`) and never due.
+acquisition; all of the above holds for it. While the two stamps are a different time apart, or were
+not written together, the lock is undecided (`Holder.undecided`) and never due.
 
 A lock of four plain keys that is not undecided has a second condition: its `auto_unlock_at` must
 have passed, because a person may have written it. A clock check counts only if it was made after we
@@ -119,7 +119,7 @@ def counted(seen_at: float, after: float | None) -> float | None:
 
 
 def is_unchanged(read: Holder, judged: Holder) -> bool:
-    """Return whether a lock that was read whole is still as the table had it."""
+    """Return whether a lock, read again, is as in the table's copy."""
     return (
         read.stamp_revisions == judged.stamp_revisions
         and not read.broken()

@@ -220,7 +220,7 @@ class Table:
             except ClusterMutexError as error:
                 self._troubles.failed(READ, error)
             except Exception as error:  # noqa: BLE001 - see above
-                self._troubles.stumbled(error)
+                self._troubles.unforeseen(error)
             complete = False
             self._stopping.wait(1)
 

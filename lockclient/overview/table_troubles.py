@@ -40,7 +40,7 @@ class Troubles:
         if self._sentences.pop(what, None) and not self._sentences:
             log.warning("The locks can be read and followed again.")
 
-    def stumbled(self, error: Exception) -> None:
+    def unforeseen(self, error: Exception) -> None:
         now = monotonic()
         if now - self._unforeseen[1] > LOG_INTERVAL_S:  # once, as long as it lasts
             log.error("Following the locks failed; they are read again.", exc_info=error)

@@ -31,7 +31,7 @@ _MAX_GONE = 50
 _CLOCK_NOISE_S = 1.0
 """Difference of the wall clock and the monotonic clock that counts as none, in seconds."""
 _MOVED_SHARE = 1 / 20
-"""If at most this share of the rows has changed, these rows are moved; else all are sorted."""
+"""Up to this share of changed rows, each is put in its place; beyond it all rows are sorted."""
 
 _urgency_of, _until_of = attrgetter("urgency"), attrgetter("until")
 
@@ -63,7 +63,7 @@ class Rows:
         # step of Python for each of tens of thousands of unchanged rows.
         changed = set(compress(rows, map(is_not, map(known.get, rows), rows.values())))
         new = len(changed - self._shown.keys())
-        if len(self._shown) + new > len(rows):  # more names than locks: some have ended
+        if len(self._shown) + new > len(rows):  # shown and new exceed the locks: some ended
             changed.update(filterfalse(rows.__contains__, self._shown))
         changed |= queued | self._queued
         if judged_at > self.until:
@@ -198,7 +198,7 @@ class Snapshot:
         found, gone = _matching(self.locks, query), _matching(self.gone if ended else (), query)
         start, end = (query.page - 1) * query.per_page, query.page * query.per_page
         first = found[: end + 1] if query.sort == "state" else first_of(found, query.sort, end + 1)
-        # One row more than the page shows where the next page begins.
+        # One row beyond the page: there the next page begins.
         items, next_page = first[start:end], first[end:]
         if gone and (items or not start):
             # Sort the ended locks in. Then cut off those that belong to the page before or after.

@@ -95,7 +95,7 @@ def lock_by_another_path(name: str | None = None) -> BaseResponse:
 def force(name: str | None = None) -> Response:
     """Show the form that force-unlocks the holder `?uuid=`."""
     uuid = request.args.get("uuid", "")
-    return _about_one("force.html", name_asked_for(name), uuid, uuid=uuid)  # may be removed by now
+    return _about_one("force.html", name_asked_for(name), uuid, uuid=uuid)  # if removed, shows that
 
 
 def _about_one(template: str, name: str, removed: str | None, **values: Any) -> Response:

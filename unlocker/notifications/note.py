@@ -2,7 +2,7 @@
 
 Pure: no I/O, and no clock is read. The note is one value of the store, `<root>/notifications/note`,
 and each write replaces only the version that its writer read (compare-and-swap). It is a JSON
-object. (`Event` calls `owed` and `told` `owed_to` and `sent_to`; other unlockers know the JSON.)
+object. (In `Event`, `owed` is `owed_to` and `told` is `sent_to`; other unlockers know the JSON.)
 
     urls    an object for each recipient, by the name that the operator gave the recipient:
                 by          the unlocker whose attempt has no outcome yet
@@ -57,9 +57,9 @@ MAX_UNANSWERED = 3
 MAX_AGE_S = 86400.0
 """Seconds after which an event that was not sent yet is only counted."""
 MAX_EVENTS = 1000
-"""Maximum number of events in the note: of the oldest beyond it only the number is sent."""
+"""Maximum number of events in the note: beyond it the oldest are only counted."""
 _MAX_BYTES = MAX_NOTE_BYTES * 3 // 4
-"""Maximum size of the note: of the oldest events beyond it only the number is sent."""
+"""Maximum size of the note: beyond it the oldest events are only counted."""
 MAX_TAGS = 4000
 """Maximum number of tags in the note. It exceeds the number of removals that an unlocker finds when
 it starts, so that people are not notified of one again."""
@@ -157,7 +157,7 @@ class NotificationNote:
     def add(self, events: Iterable[Event]) -> int:
         """Add unknown events, owed to each recipient that was not notified of them.
 
-        Return the number of events of which now only the number is sent.
+        Return the number of events that are now only counted.
         """
         tags = self.finished_tags
         finished = {tags[at : at + TAG_CHARS] for at in range(0, len(tags), TAG_CHARS)}
@@ -195,7 +195,7 @@ class NotificationNote:
             now: the wall clock.
 
         Returns:
-            The number of events of which now only the number is sent.
+            The number of events that are now only counted.
         """
         for place, event in enumerate([e for e in self.events if e.lock and e.name in ended]):
             event.lock, owed = "", [*event.owed_to, *event.sent_to]

@@ -56,8 +56,8 @@ MAX_PENDING = 4000
 LOG_INTERVAL_S = 60.0
 """Time that the notifier waits before it logs dropped events again."""
 RATE_LIMIT_OFF_S = 120.0
-"""Time that the rate limit must be off, or a lock claimed, before its event counts as ended. Until
-then people are not notified of it again."""
+"""Time without the rate limit, or since a lock was claimed, after which its event ends. Until then
+people are not notified of it again."""
 SCAN_INTERVAL_S = 10.0
 """Time between two scans of all locks for conditions: held too long, broken, free with waiters."""
 STUCK_S = 90.0
@@ -100,7 +100,7 @@ class Notifier:
         unclaimed: Callable[[], Iterable[str]],
         count: Callable[[str, int], None],
     ) -> None:
-        """Start the threads, which call the arguments twice a second.
+        """Start the threads, which call the functions given here.
 
         Args:
             identity: this unlocker's name, as in its announcement.
@@ -181,10 +181,10 @@ class Notifier:
 
     # ------------------------------------------------------------ for the senders
 
-    def announced(self, url: str) -> Sequence[tuple[str, bool]]:
+    def announced(self, name: str) -> Sequence[tuple[str, bool]]:
         """See `Peers.announced`."""
-        found = [(name, recipients.get(url)) for name, recipients in self._notifiers()]
-        own = self._senders[url].works  # its announcement may be seconds old
+        found = [(unlocker, recipients.get(name)) for unlocker, recipients in self._notifiers()]
+        own = self._senders[name].works  # its announcement may be seconds old
         return [
             (name, own if name == self.identity else works)
             for name, works in found
@@ -296,14 +296,11 @@ class Notifier:
     def _unused_recipients(
         self, notifiers: Sequence[tuple[str, dict[str, object]]], now: float
     ) -> list[str]:
-        """Note when each recipient was announced; return the note's that nobody announces any more.
-
-        That is for `FORGET_S`.
-        """
-        for url in (*self._senders, *(url for _, found in notifiers for url in found)):
-            self._announced_at[url] = now
-        urls = self._shared.note.recipients
-        return [url for url in urls if now - self._announced_at.setdefault(url, now) > FORGET_S]
+        """Return the recipients of the note that no unlocker has announced for `FORGET_S`."""
+        for name in (*self._senders, *(name for _, found in notifiers for name in found)):
+            self._announced_at[name] = now
+        names = self._shared.note.recipients
+        return [name for name in names if now - self._announced_at.setdefault(name, now) > FORGET_S]
 
     def _turn_s(self, names: Sequence[str]) -> float:
         """Return the seconds after an event at which this unlocker writes it to the note.

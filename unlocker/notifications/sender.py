@@ -119,7 +119,7 @@ class Peers(Protocol):
     where: str
     count: Callable[[str, int], None]
 
-    def announced(self, url: str) -> Sequence[tuple[str, bool]]:
+    def announced(self, name: str) -> Sequence[tuple[str, bool]]:
         """Return the living unlockers that announce a recipient, the oldest first, and whether it
         works for them."""
 
@@ -152,7 +152,7 @@ class Sender:
         self.works = True
         """The last attempt of this unlocker worked."""
         self.failing_since: float | None = None
-        """Start of the first attempt since the last that worked; None: no such attempt."""
+        """Start of the first attempt that failed since one worked; None: none did."""
         self.stepped_at = monotonic()
         """Time of the last step that succeeded."""
 

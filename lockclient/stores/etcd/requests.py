@@ -235,7 +235,7 @@ def _withdraw(keyspace: Keys, request: request_types.Withdraw) -> Plan:
 
     if not request.tombstone:
         return Plan(txn=txn, read=read)
-    # A frozen member may deliver a take hours later, when it runs again. So it finds a tombstone.
+    # A frozen member may deliver a take hours later, when it runs again: that finds a tombstone.
     tombstone = keys.tombstone(request.uuid)
     puts = [_put(branch, tombstone, "") for branch in (txn.success, txn.failure)]
     return Plan(txn=txn, read=read, lease="tombstones", bound=puts)

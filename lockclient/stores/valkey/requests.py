@@ -28,8 +28,8 @@ to its number do nothing there, however late they arrive.
 moment later. If it is killed in the middle of a take, it leaves some keys, which expire, because
 *each* take has an expiry. For a lock that is never auto-unlocked a second round clears the expiry,
 and the lock counts as taken only after a majority has cleared it. A process that is killed in this
-round had a majority; when only a minority still has its key, the next taker deletes the key
-(`Taking._purge_stale`). So the key need not expire, and a silent holder keeps its lock.
+round had a majority, and its keys stay. Once only a minority has one, the next taker deletes it
+(`Taking._purge_stale`). So no key needs an expiry, and a silent holder keeps its lock.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _reclaimed(request: request_types.Reclaim) -> Replaceable:
     previous = request.previous
     uuid, seen = previous.uuid or "", max(previous.stamp_revisions)
     if previous.fencing_token != token_of(uuid):
-        uuid = "another store's"  # no holder has it
+        uuid = "another store's"  # matches no holder
     # A later push wins: the holder is not dead.
     return Replaceable(uuid, str(push_of(seen)) if seen else "")
 
@@ -85,7 +85,8 @@ def _unlock(rounds: Rounds, request: request_types.Unlock) -> Plan[Outcome]:
     delete = _deletion(rounds, request, with_tombstone=False)
 
     def read(answers: Answers, resent: bool) -> Outcome:
-        delete.read(answers, resent)
+        delete.read(answers, resent)  # for its clean-up
+        # Done unless a majority did not have it.
         if len(answers) - count(answers, "dropped") < rounds.quorum.majority:
             return Done(0)
         return rounds.quorum.not_holder(request.name, request.uuid, answers, resent)
@@ -100,7 +101,7 @@ def _withdraw(rounds: Rounds, request: request_types.Withdraw) -> Plan[Outcome]:
 def _deletion(
     rounds: Rounds, request: request_types.Unlock | request_types.Withdraw, *, with_tombstone: bool
 ) -> Plan[Outcome]:
-    """Return the plan that a majority deletes a uuid's lock; other servers do so later."""
+    """Return the plan: a majority deletes a uuid's lock, the other servers later."""
     name, uuid, own = request.name, request.uuid, memory_of(request.delivery)
     tombstone = rounds.drop(name, uuid, "all", tombstone=True)
     drop = tombstone if with_tombstone else rounds.drop(name, uuid, "all")
@@ -139,8 +140,8 @@ def _get_position(rounds: Rounds, request: request_types.GetPosition) -> Plan[Ou
         uuid, push = quorum.holder_and_push(answers)
         return Position(False, None, uuid, 0 if uuid is None else revision_of(uuid, push))
 
-    # A holder's poll passes no uuid. Its answer may end the held lock for good, so a majority that
-    # has not decided never counts as an answer.
+    # A holder's poll passes no uuid. Its answer may end the held lock for good, so
+    # undecided answers of a majority never count.
     settled = SETTLED_ROUNDS if request.uuid else inf
     return Plan(rounds.reading(request.name), quorum.is_known, read, settled=settled)
 

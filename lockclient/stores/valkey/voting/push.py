@@ -1,7 +1,7 @@
 """A push, and the votes that it restores. `requests` says what a server does for each, and when.
 
 **The number of a push** is higher than that of the push before it. A push names the number that the
-holder knows, and a server with another number refuses it.
+holder knows, and a server with a higher one refuses it.
 
 - Of two pushes at the same time, or a push and a removal, each server executes the first one, which
   changes the number, and refuses the other. So at most one of them gets a majority.
@@ -18,7 +18,7 @@ holder knows, and a server with another number refuses it.
 **Restored votes.** A restarted server may have forgotten each lock. If nobody restored them, a lock
 that is held for weeks would end when the third of five servers is patched. So after a majority has
 confirmed a push, the holder writes the lock again to each server that answered this push with "the
-lock is free". Let *the end* be when the time that this push confirmed is over. If another client
+lock is free". *The end* is when the time that this push confirmed runs out. If another client
 has taken the lock, the holder does not get it back:
 
 1. A push counts only servers that still had the lock; a restored vote counts for later pushes.
@@ -63,7 +63,7 @@ from lockclient.stores.valkey.voting.rounds import OwnLock, Plan, Rounds, memory
 from lockclient.stores.valkey.wire.broadcast import GRACE_S
 
 _MAX_LATE_S: Final = 1.0
-"""The most seconds after a server's answer in which it restores a vote."""
+"""Seconds after its answer within which a server restores a vote."""
 
 
 def push_plan(rounds: Rounds, request: request_types.Push) -> Plan[Outcome]:
@@ -87,7 +87,7 @@ def push_plan(rounds: Rounds, request: request_types.Push) -> Plan[Outcome]:
     )
 
     def read(answers: Answers, resent: bool) -> Outcome:
-        # If only a minority executed it, these refuse the next push with this number or a higher.
+        # If only a minority executed it, they answer the next push with this number or a higher.
         if own.unconfirmed_push == number:  # else another push of ours is in flight
             own.unconfirmed_push = 0
         if quorum.agrees(answers, "pushed"):
@@ -114,16 +114,16 @@ def _restore_votes(
     It takes two short rounds, of servers that have just answered. The next push repeats what fails.
     """
     name, uuid, unlock_at = request.name, request.uuid, request.stamps.auto_unlock_at
-    empty = without_lock(answers)
+    clocks = without_lock(answers)
     late_s = min(_MAX_LATE_S, _MAX_LATE_S if unlock_at is None else unlock_at - time.time())
-    if not empty or late_s <= 0 or not (fields := _confirmed(rounds, request, push, answers)):
+    if not clocks or late_s <= 0 or not (fields := _confirmed(rounds, request, push, answers)):
         return
     keys, requests_before = rounds.keys, own.sent
     where = keys.server, keys.lock(name), keys.tombstone(name, uuid), keys.record(name, uuid)
     what = fields["take"], fields["expiry"], *(text for pair in fields.items() for text in pair)
     commands = {
         i: Command(lua_scripts.RESTORE_VOTE, where, (str(now + int(1000 * late_s)), *what))
-        for i, now in empty.items()
+        for i, now in clocks.items()
     }
     result = rounds.servers.ask(commands, Deadline.after(GRACE_S))
     if requests_before is None:  # another process has taken the lock, and releases it

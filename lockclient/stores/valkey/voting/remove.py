@@ -8,7 +8,7 @@ Each server that removes the lock writes the record and a tombstone in the same 
    server has the record of the remover that it served. If a majority has neither lock nor record,
    the holder released the lock.
 3. Of two records the one on more servers wins; on equally many, the smaller one. Two removers that
-   share a bare majority ask the same servers, so they agree on the winner.
+   reach the same servers agree on the winner.
 4. The remover whose record lost replaces its own record by the winning one. No remover changes the
    winning record. So each later count has the same winner, and at least one record remains even if
    a remover crashes in between.
@@ -55,7 +55,7 @@ def remove_plan(rounds: Rounds, request: request_types.Remove) -> Plan[Outcome]:
         return not can_remove or quorum.holder_named(uuid, answers)[0]
 
     def early(answers: Answers) -> bool:
-        """Return whether a round need not wait for the other servers."""
+        """Return whether a round may end before all servers answer."""
         return quorum.agrees(answers, "dropped") or quorum.agrees(answers, "moved")
 
     def read(answers: Answers, resent: bool) -> Outcome:

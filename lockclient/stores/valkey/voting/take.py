@@ -76,7 +76,7 @@ class Taking:
 
     Attributes:
         rounds: asks the servers.
-        holder: takes the lock.
+        holder: the record to write.
         replaceable: the holder that the take may replace.
         delivery: of the acquisition.
     """
@@ -112,7 +112,7 @@ class Taking:
             undecided += 1
             if undecided > _MAX_UNDECIDED_TRIES and len(answers) >= quorum.majority:
                 may_hold = quorum.may_hold(map(_holder, answers.values()))
-                if may_hold is not None:  # the servers that did not answer have failed
+                if may_hold is not None:  # if the missing servers voted for it
                     return Refused(may_hold, revision_of(may_hold, 0))
             # Each failed try is withdrawn, at once or by the retry queue: no outcome is unknown.
             error = errors.no_majority(rounds.location, result.failures, unknown=False)
