@@ -326,13 +326,13 @@ class AsyncClusterMutex(BaseMutex[AsyncHeldLock], AsksStoreAsync):
 
     def _leave(
         self,
-        statement: list[Statement],
+        slot: list[Statement],
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> Coroutine[Any, Any, None]:
         """Release what the statement acquired, and nothing else."""
-        entered, statement[:] = statement[0], LEFT  # from now on the coroutine releases it
+        entered, slot[:] = slot[0], LEFT  # from now on the coroutine releases it
         if entered.is_placeholder:  # called a second time
             return _settled()
         try:

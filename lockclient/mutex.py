@@ -48,22 +48,23 @@ class AsksStore:
 
 def _exit_block(
     owner: HeldLock | ClusterMutex,
-    statement: list[Statement],
+    slot: list[Statement],
     _kind: type[BaseException] | None,
     error: BaseException | None,
     _trace: TracebackType | None,
 ) -> None:
     """Release what the block's `__enter__` acquired, unless the block released it."""
-    if statement[0].is_placeholder:  # `__exit__` was called before
+    if slot[0].is_placeholder:  # `__exit__` was called before
         return
-    held = statement[0].held or owner._find_manual_block()  # taken by a manual `__enter__()`
+    held = slot[0].held or owner._find_manual_block()  # taken by a manual `__enter__()`
     if not isinstance(held, HeldLock):
         return
-    statement[0].held = held  # if an interrupt ends this function, `Statement.clean_up` releases it
+    slot[0].held = held  # if an interrupt ends this function, `Statement.clean_up` releases it
     try:
+        # "release": not `ended`, without a call.
         if "release" in held._holding.one_time or held._holding.is_inherited:
             held.release()  # in a fork's child it raises `LockNotHeld`
-        statement[:] = LEFT  # frees the Statement, so that its clean-up does not run
+        slot[:] = LEFT  # frees the Statement, so that its clean-up does not run
     except ClusterMutexError as failure:
         held._raise_exit_error(failure, error)
 

@@ -112,7 +112,7 @@ class Attempt:
                     raise self._inherited_error()
                 if isinstance(step, Wait):
                     step = yield from self._wait(step)
-                elif isinstance(step, End):
+                elif isinstance(step, End):  # `UUID_SPENT`
                     step = yield from self._begin_with_new_uuid()
                 elif (
                     isinstance(step, TakeOrQueue) and self._has_answer and self._deadline.expired()

@@ -239,7 +239,7 @@ def _render(template: str, dated: DatedSnapshot, **values: Any) -> str:
     return render_template(template, dated=dated, wall=dated.wall, **values)
 
 
-def domain(hostname: str) -> tuple[str, str]:
+def split_host(hostname: str) -> tuple[str, str]:
     """Split a host's name into its first label and the rest; an address is not split."""
     first, dot, rest = hostname.partition(".")
     if not first or first.isdecimal():  # an IP address: its last part identifies the host
@@ -295,7 +295,7 @@ for _filter in (
     wait_text,
     tick,
     linked,
-    domain,
+    split_host,
     runbook_sections,
     steps_about_holder,
     steps_about_waiter,

@@ -21,17 +21,17 @@ class Lease:
     Args:
         channels: how to reach etcd.
         ttl: seconds for which it is granted.
-        reuse: `get` uses a lease that has at least these seconds left.
+        min_left: `get` uses a lease that has at least these seconds left.
         renewed: True: `get` extends a lease with less time left; False: it asks for a new one, and
             the old one expires.
     """
 
     def __init__(
-        self, channels: Channels, *, ttl: float, reuse: float, renewed: bool = False
+        self, channels: Channels, *, ttl: float, min_left: float, renewed: bool = False
     ) -> None:
         self._channels = channels
         self._ttl = ttl
-        self._reuse = reuse
+        self._min_left = min_left
         self._renewed = renewed
         self._lock = threading.Lock()
         self.id = 0
@@ -56,7 +56,7 @@ class Lease:
                 # The first of several answers counts, because tickets may be bound to its
                 # lease; the other leases expire.
                 if monotonic() > self.usable_until:
-                    self.id, self.usable_until = answer.id, sent_at + answer.ttl - self._reuse
+                    self.id, self.usable_until = answer.id, sent_at + answer.ttl - self._min_left
         return self.id
 
     def extend(self, deadline: Deadline) -> bool:
@@ -76,13 +76,15 @@ class Lease:
         try:
             answer = self._channels.call(KEEP_ALIVE, wire.LeaseKeepAlive(id=number), deadline)
         except StoreUnavailable:
-            if monotonic() >= self.usable_until + self._reuse:  # the next `get` asks for a new one
+            if (
+                monotonic() >= self.usable_until + self._min_left
+            ):  # the next `get` asks for a new one
                 self.forget(number)
             raise
         if answer.ttl <= 0:
             self.forget(number)
             return False
-        self.usable_until = sent_at + answer.ttl - self._reuse
+        self.usable_until = sent_at + answer.ttl - self._min_left
         return True
 
     def forget(self, number: int) -> None:

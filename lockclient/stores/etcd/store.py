@@ -78,14 +78,14 @@ class EtcdStore(EtcdListing):
         self._shared_leases = {
             # All removals of an hour share a lease, so each is one request and not two.
             "records": Lease(
-                self._channels, ttl=RECORD_RETENTION_S + LEASE_REUSE_S, reuse=RECORD_RETENTION_S
+                self._channels, ttl=RECORD_RETENTION_S + LEASE_REUSE_S, min_left=RECORD_RETENTION_S
             ),
-            "tombstones": Lease(self._channels, ttl=2 * TOMBSTONE_TTL_S, reuse=TOMBSTONE_TTL_S),
+            "tombstones": Lease(self._channels, ttl=2 * TOMBSTONE_TTL_S, min_left=TOMBSTONE_TTL_S),
         }
         self._loops: dict[Hashable, AioChannels] = {}
 
     def _ticket_lease(self) -> Lease:
-        return Lease(self._channels, ttl=TICKET_TTL_S, reuse=TICKET_TTL_S / 2, renewed=True)
+        return Lease(self._channels, ttl=TICKET_TTL_S, min_left=TICKET_TTL_S / 2, renewed=True)
 
     # ------------------------------------------------------------ MutexStore
 
@@ -102,7 +102,7 @@ class EtcdStore(EtcdListing):
                 answer = self._channels.call(TXN, plan.txn, deadline, delivery)
                 outcome = plan.read(answer, delivery.is_unknown)
                 if isinstance(outcome, ReadResult):
-                    outcome = self._with_code(outcome, deadline)
+                    outcome = self._with_backtrace(outcome, deadline)
                 return outcome
             except WireError as error:
                 request = _for_retry(error, request, plan, lease)
@@ -213,7 +213,7 @@ class EtcdStore(EtcdListing):
         self._stream.reopen()
 
     def announce(self, unlocker: str, value: str, ttl: float, deadline: Deadline) -> int:
-        lease = self._announced.setdefault(unlocker, Lease(self._channels, ttl=ttl, reuse=0))
+        lease = self._announced.setdefault(unlocker, Lease(self._channels, ttl=ttl, min_left=0))
         with as_store_error():
             # The lease first: an etcd that is out of space extends it, and refuses the value.
             lease.extend(deadline)
@@ -258,18 +258,18 @@ class EtcdStore(EtcdListing):
 
     def backtrace(self, code: str, deadline: Deadline) -> bytes | None:
         with as_store_error():
-            return self.background.run_shielded(lambda: self._code(code, deadline))
+            return self.background.run_shielded(lambda: self._backtrace(code, deadline))
 
-    def _code(self, code: str, deadline: Deadline) -> bytes | None:
+    def _backtrace(self, code: str, deadline: Deadline) -> bytes | None:
         page = wire.Range(key=self._keyspace.code(code))
         kvs = self._channels.call(RANGE, page, deadline).kvs
         return kvs[0].value if kvs and len(kvs[0].value) <= MAX_VALUE_BYTES else None
 
-    def _with_code(self, seen: ReadResult, deadline: Deadline) -> ReadResult:
+    def _with_backtrace(self, seen: ReadResult, deadline: Deadline) -> ReadResult:
         """Return the result with the backtrace of its removal, which may have a key of its own."""
         if seen.removal is None or not seen.removal.code:
             return seen
-        backtrace = self._code(seen.removal.code, deadline)
+        backtrace = self._backtrace(seen.removal.code, deadline)
         return replace(seen, removal=seen.removal.with_backtrace(backtrace))
 
     def endpoints(self) -> tuple[str, ...]:

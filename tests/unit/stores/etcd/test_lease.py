@@ -35,7 +35,7 @@ class _Etcd:
 @pytest.mark.parametrize("ttl", [0, 10], ids=["ended", "lost"])
 def test_waiters_hear_of_the_end_of_a_lease_though_the_next_renewal_failed(ttl: int) -> None:
     """They have no ticket any more; and of a lease that is gone no waiter asks for a renewal."""
-    lease = Lease(cast("Channels", _Etcd(ttl)), ttl=10, reuse=5, renewed=True)
+    lease = Lease(cast("Channels", _Etcd(ttl)), ttl=10, min_left=5, renewed=True)
     assert lease.get(Deadline.after(1)) == 1
     if ttl:
         lease.forget(1)
