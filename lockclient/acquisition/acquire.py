@@ -100,7 +100,7 @@ class Attempt:
         Raises:
             StoreUnavailable: the store did not answer by the deadline, or never.
             StoreError: the store refuses.
-            GivenUp: see `withdraw_in_background`.
+            GivenUp: `withdraw_in_background` was called.
             LockNotHeld: this process is a fork's child, and its parent began the call.
         """
         try:
@@ -148,7 +148,7 @@ class Attempt:
             self._observe_failure(error)
             raise
         finally:
-            self._has_ended = True  # before the flag is read: see `withdraw_in_background`
+            self._has_ended = True  # before `_is_given_up` is read: see `withdraw_in_background`
             if self._inbox is not None:
                 self._close_watch(self._inbox)
             if self._is_given_up:
@@ -302,7 +302,7 @@ class Attempt:
             self._withdraw_now()
         # Else `steps` ended without the lock, and has withdrawn.
 
-    clean_up = withdraw_in_background
+    clean_up = withdraw_in_background  # for `scheduler.CleanUp`
 
     def _withdraw_if_running(self) -> None:
         """Withdraw now, with a tombstone; `steps` withdraws again when it ends."""

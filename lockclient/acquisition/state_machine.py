@@ -4,7 +4,7 @@
 
     step = acquisition.begin(now)
     Request → send it, then `answered(outcome, now)`; without an answer, `again(now)` for a retry
-    Wait    → watch its target, then `woken(event, now)`; None: a long time has passed
+    Wait    → watch its target, then `woken(event, now)`; None: none came, or one may be missed
     End     → acquired, busy, or begin with a new uuid
 
 The states are the values of `State`. `_HANDLER_OF` is this table as code:
@@ -284,7 +284,7 @@ class Acquisition(Validity):
             return self._ask(Read(self.name), now)
         return self._join_queue(now) if self._queue else End.BUSY
 
-    def _same_identity(self, seen: ReadResult, now: Now) -> Step:
+    def _identified(self, seen: ReadResult, now: Now) -> Step:
         """Reclaim the lock if its holder has our identity and its process may have ended."""
         previous = seen.holder
         ours = previous is not None and previous.identity == self._record.identity
@@ -346,7 +346,7 @@ class Acquisition(Validity):
 
     def _watch(self, target: WatchTarget, revision: int) -> Wait:
         self._watched, self.state = target, State.WAITING
-        if not self._has_queue:  # without a queue revisions may not grow; events are current
+        if not self._has_queue:  # a later event may have a lower revision: all count
             return Wait(target, 0, from_now=True)
         from_now = target.ticket is None or self._is_queue_short  # see `acquire`
         return Wait(target, revision + 1, from_now)
@@ -381,7 +381,7 @@ _Handlers = Mapping[type, Callable[[Acquisition, Any, Now], Step]]
 _TAKE_HANDLERS: _Handlers = {Taken: Acquisition._taken, Refused: Acquisition._refused}
 _HANDLER_OF: Final[Mapping[State, _Handlers]] = {
     State.TAKING: _TAKE_HANDLERS,
-    State.IDENTIFYING: {ReadResult: Acquisition._same_identity},
+    State.IDENTIFYING: {ReadResult: Acquisition._identified},
     State.RECLAIMING: {**_TAKE_HANDLERS, NotHolder: Acquisition._spent},
     State.QUEUEING: {**_TAKE_HANDLERS, Queued: Acquisition._wait_in_queue},
     State.LOCATING: {Position: Acquisition._positioned},

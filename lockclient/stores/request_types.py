@@ -151,9 +151,10 @@ class Remove:
 
     No late request of that holder may take the lock again: its uuid is spent.
 
-    `stamp_revisions` are the revisions of the stamps that the remover read, so that an earlier
-    heartbeat wins; None for a force-unlock, which compares the uuid alone. Without `recorded` it
-    writes neither record nor tombstone: for a person, when the store has no space.
+    `stamp_revisions` are the revisions of the stamps that the remover read, so that a heartbeat
+    that comes before the removal wins; None for a force-unlock, which compares the uuid alone.
+    Without `recorded` it writes neither record nor tombstone: for a person, when the store has no
+    space.
     """
 
     removal: Removal

@@ -140,7 +140,8 @@ class Snapshot:
         # missing until another one comes.
         revision, judged_at = table.revision, table.judged_at(wall)
         waiters, unlockers = table.waiters(), table.unlockers()
-        gone = _gone(history, table, wall)  # before the rows: none of these is among them
+        # Before the rows: else a lock that ends now would be in both.
+        gone = _gone(history, table, wall)
         locks = rows.update(waits, wall)
         # The most urgent come first, so all locks after `unwell` are `ok` and nothing else.
         unwell = bisect_left(locks, HEALTHY, key=_urgency_of)
@@ -186,8 +187,7 @@ class Snapshot:
 
     def removed(self, query: Query) -> Page:
         """Return a page of the removals, the newest first."""
-        search = query.search
-        return query.page_of([gone for gone in self.removals if search.finds_removal(gone)])
+        return query.page_of([*filter(query.search.finds_removal, self.removals)])
 
     def select(self, query: Query, *, ended: bool = False) -> Page:
         """Return a page of the locks.
@@ -234,7 +234,7 @@ class DatedSnapshot(NamedTuple):
     """A snapshot with the time of a request, and how old it is.
 
     Attributes:
-        judged_at: the wall-clock time by which locks are judged.
+        judged_at: the wall-clock time up to which heartbeats are known: locks are judged by it.
         updated_at: the time up to which the snapshot is proven to show all writes.
         outdated_since: `updated_at`, if the store is unreachable or silent; None: the snapshot is
             current.

@@ -53,7 +53,7 @@ from unlocker.notifications.event_messages import (
 )
 
 MAX_UNANSWERED = 3
-"""Attempts at a message that a recipient accepts and never answers."""
+"""Unanswered attempts after which an event counts as sent."""
 MAX_AGE_S = 86400.0
 """Seconds after which an event that was not sent yet is only counted."""
 MAX_EVENTS = 1000
@@ -181,7 +181,7 @@ class NotificationNote:
             and not (event.found and event.at < state.since)  # a new recipient gets no old event
         ]
         if event.name.endswith(".gone"):
-            # A removal. Its message also reports the end of the alert, so the alert does not last.
+            # A removal. Its message also reports the end of the alert, so no `RESOLVED` follows.
             for alert in self.events:
                 alert.lock = "" if alert.holder_hash == event.holder_hash else alert.lock
         line = line[:_MAX_LINE_CHARS]
@@ -191,7 +191,7 @@ class NotificationNote:
         """End events with a lasting condition.
 
         Args:
-            ended: by the names of the events, the line for recipients; empty: none is sent.
+            ended: names of events, with the line for recipients; an empty line is not sent.
             now: the wall clock.
 
         Returns:
@@ -203,7 +203,7 @@ class NotificationNote:
                 line = line if place < MAX_LINES else ""
                 resolved = Event(f"{event.name}.over", RESOLVED, line, now, owed_to=owed)
                 self.events.append(resolved)
-            if event.kind in REPEATABLE:  # the next event of this kind gets the same name
+            if event.kind in REPEATABLE:  # frees the name for the next event of this kind
                 event.name += f".{now:.0f}"
         self._forget_finished()
         return self._fit()
@@ -227,7 +227,7 @@ class NotificationNote:
         return Attempt(events, dict(state.more), again=bool(tried))
 
     def settle(self, recipient: str, who: str, attempt: Attempt, outcome: str) -> int:
-        """Note the outcome of an attempt; return the number of events that are not sent again.
+        """Note the outcome of an attempt; return the number of events that are given up.
 
         After `MAX_UNANSWERED` attempts without an answer an event counts as sent.
         """

@@ -7,7 +7,7 @@
     <root>/withdrawn/<name>/<uuid>   a tombstone: takes of this uuid up to that number do nothing
     <root>/removed/<name>/<uuid>     the record of a removal, JSON
     <root>/unlockers/<id>            an unlocker's announcement: a hash, which expires
-    <root>/notifications/note        the note of the unlockers: a hash, see `unlockers`
+    <root>/notifications/note        the note of the unlockers: a hash, see `announcements_and_note`
     <root>/released/<name>           a channel, no key: a message there reports a release
 
 A lock is one key: it exists as a whole or not at all. It is a hash, not JSON: its fields are the

@@ -169,7 +169,7 @@ return {'pushed', ARGV[5]}
 
 RESTORE_VOTE: Final = writing_script("""
 -- KEYS server, lock, tombstone, record; ARGV run, terms, until when by this server's clock, number
--- of the try, expiry, then the fields: see `requests`, 6
+-- of the try, expiry, then the fields: see `voting.push`
 local up_to = redis.call('GET', KEYS[3])
 local withdrawn = up_to and (up_to == 'all' or tonumber(up_to) >= tonumber(ARGV[4]))
 if withdrawn or redis.call('GET', KEYS[4]) or redis.call('PTTL', KEYS[2]) ~= -2 then

@@ -1,7 +1,7 @@
 """Requests of a mutex as plans (`Rounds.call`), and why they are safe in any order of arrival.
 
 The algorithm is Redlock's. Each server gives a lock to the first uuid that asks for it, and to no
-other uuid until that lock is deleted or its time is over. A uuid that has a majority of the servers
+other uuid until that lock's key is deleted or expires. A uuid that has a majority of the servers
 holds the lock. Two holders at once would both need the vote of one server. A push and a removal
 have more to prove: see `voting.push` and `voting.remove`.
 
@@ -16,8 +16,9 @@ have more to prove: see `voting.push` and `voting.remove`.
 
 **1. Time.** A holder starts its timer before it sends the take or the push. A server starts its own
 timer when it executes the command, and that timer is 1 % longer. (The key stays for one more day,
-`LATE_REQUEST_S`.) So the lock exists on the server at least until the holder's timer ends, if the
-server's clock is at most 1 % fast. A majority that answers after the lock's time has given nothing.
+`LATE_REQUEST_S`; with `expire=1` it does not count on that day.) So the lock exists on the server
+at least until the holder's timer ends, if the server's clock is at most 1 % fast. A majority that
+answers after the lock's time has given nothing.
 
 **2. A failed try is withdrawn** on each server that was sent it. Each try of a uuid has a number,
 and the command that withdraws the try names it. So that command may arrive late: it does not delete
@@ -28,8 +29,9 @@ to its number do nothing there, however late they arrive.
 moment later. If it is killed in the middle of a take, it leaves some keys, which expire, because
 *each* take has an expiry. For a lock that is never auto-unlocked a second round clears the expiry,
 and the lock counts as taken only after a majority has cleared it. A process that is killed in this
-round had a majority, and its keys stay. Once only a minority has one, the next taker deletes it
-(`Taking._purge_stale`). So no key needs an expiry, and a silent holder keeps its lock.
+round had a majority, and its keys stay. If only a minority still has a key without expiry, the next
+taker deletes it (`Taking._purge_stale`). So such keys need no expiry, and a silent holder keeps its
+lock.
 """
 
 from __future__ import annotations
@@ -72,8 +74,8 @@ def _reclaimed(request: request_types.Reclaim) -> Replaceable:
     """Return the holder whose lock may be taken over."""
     previous = request.previous
     uuid, seen = previous.uuid or "", max(previous.stamp_revisions)
-    if previous.fencing_token != token_of(uuid):
-        uuid = "another store's"  # matches no holder
+    if previous.fencing_token != token_of(uuid):  # of another store: match no holder here
+        uuid = "another store's"
     # A later push wins: the holder is not dead.
     return Replaceable(uuid, str(push_of(seen)) if seen else "")
 
@@ -141,7 +143,7 @@ def _get_position(rounds: Rounds, request: request_types.GetPosition) -> Plan[Ou
         return Position(False, None, uuid, 0 if uuid is None else revision_of(uuid, push))
 
     # A holder's poll passes no uuid. Its answer may end the held lock for good, so
-    # undecided answers of a majority never count.
+    # it never settles for answers that decide nothing (`Plan.settled`).
     settled = SETTLED_ROUNDS if request.uuid else inf
     return Plan(rounds.reading(request.name), quorum.is_known, read, settled=settled)
 

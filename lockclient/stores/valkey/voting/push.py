@@ -18,7 +18,7 @@ holder knows, and a server with a higher one refuses it.
 **Restored votes.** A restarted server may have forgotten each lock. If nobody restored them, a lock
 that is held for weeks would end when the third of five servers is patched. So after a majority has
 confirmed a push, the holder writes the lock again to each server that answered this push with "the
-lock is free". *The end* is when the time that this push confirmed runs out. If another client
+lock is free". *The end* is when the lock's time, counted from this push, is over. If another client
 has taken the lock, the holder does not get it back:
 
 1. A push counts only servers that still had the lock; a restored vote counts for later pushes.
@@ -61,6 +61,7 @@ from lockclient.stores.valkey.lua_scripts import Answers, Command
 from lockclient.stores.valkey.voting.quorum import decoded, locks, without_lock
 from lockclient.stores.valkey.voting.rounds import OwnLock, Plan, Rounds, memory_of
 from lockclient.stores.valkey.wire.broadcast import GRACE_S
+from lockclient.stores.valkey.wire.server import Sent
 
 _MAX_LATE_S: Final = 1.0
 """Seconds after its answer within which a server restores a vote."""
@@ -70,6 +71,7 @@ def push_plan(rounds: Rounds, request: request_types.Push) -> Plan[Outcome]:
     """Return the plan of a push, which restores votes when it is confirmed."""
     name, uuid, quorum, keys = request.name, request.uuid, rounds.quorum, rounds.keys
     own = memory_of(request.delivery)
+    own_sent = own.sent
     # Servers may have the number of an unconfirmed push, with its stamps, or get it later.
     known = max(push_of(request.revision), own.unconfirmed_push)
     number = own.unconfirmed_push = following(known)
@@ -87,12 +89,12 @@ def push_plan(rounds: Rounds, request: request_types.Push) -> Plan[Outcome]:
     )
 
     def read(answers: Answers, resent: bool) -> Outcome:
-        # If only a minority executed it, they answer the next push with this number or a higher.
+        # If only a minority executed it, the next push learns its number from `moved`.
         if own.unconfirmed_push == number:  # else another push of ours is in flight
             own.unconfirmed_push = 0
         if quorum.agrees(answers, "pushed"):
             pushed = max(map(int, _numbers(answers, "pushed")))
-            _restore_votes(rounds, request, pushed, answers, own)
+            _restore_votes(rounds, request, pushed, answers, own, own_sent)
             return Done(revision_of(uuid, pushed))
         moved = [push_to_follow(name, found) for found in _numbers(answers, "moved")]
         if moved and quorum.can_agree(answers, "pushed", "moved"):
@@ -107,18 +109,26 @@ def _numbers(answers: Answers, kind: str) -> list[bytes]:
 
 
 def _restore_votes(
-    rounds: Rounds, request: request_types.Push, push: int, answers: Answers, own: OwnLock
+    rounds: Rounds,
+    request: request_types.Push,
+    push: int,
+    answers: Answers,
+    own: OwnLock,
+    own_sent: dict[int, list[Sent]] | None,
 ) -> None:
     """Restore a lock on servers that have lost it, after a majority has confirmed this push.
 
     It takes two short rounds, of servers that have just answered. The next push repeats what fails.
+
+    Args:
+        own_sent: `own.sent` from before the push; None: another process has taken the lock.
     """
     name, uuid, unlock_at = request.name, request.uuid, request.stamps.auto_unlock_at
     clocks = without_lock(answers)
-    late_s = min(_MAX_LATE_S, _MAX_LATE_S if unlock_at is None else unlock_at - time.time())
+    late_s = _MAX_LATE_S if unlock_at is None else min(_MAX_LATE_S, unlock_at - time.time())
     if not clocks or late_s <= 0 or not (fields := _confirmed(rounds, request, push, answers)):
         return
-    keys, requests_before = rounds.keys, own.sent
+    keys = rounds.keys
     where = keys.server, keys.lock(name), keys.tombstone(name, uuid), keys.record(name, uuid)
     what = fields["take"], fields["expiry"], *(text for pair in fields.items() for text in pair)
     commands = {
@@ -126,13 +136,13 @@ def _restore_votes(
         for i, now in clocks.items()
     }
     result = rounds.servers.ask(commands, Deadline.after(GRACE_S))
-    if requests_before is None:  # another process has taken the lock, and releases it
+    if own_sent is None:
         return
     # This adds to the dict, then reads `own.sent`. A release in another thread sets `own.sent` to
     # None, then reads the dict (`requests._deletion`). So at least one of them withdraws the votes.
     for i, sent in result.sent.items():
-        requests_before.setdefault(i, []).append(sent)
-    if own.sent is not requests_before:  # released meanwhile
+        own_sent.setdefault(i, []).append(sent)
+    if own.sent is not own_sent:  # released meanwhile
         rounds.retry_queue.add(commands, rounds.drop(name, uuid, "all", tombstone=True))
 
 

@@ -48,7 +48,7 @@ def remove_plan(rounds: Rounds, request: request_types.Remove) -> Plan[Outcome]:
     def enough(answers: Answers) -> bool:
         """Return whether the outcome is decided.
 
-        Either no server removed the lock, and no majority can any more. Or it is known whether a
+        Either no server removed the lock, and no majority can still do so. Or it is known whether a
         majority still names a holder.
         """
         can_remove = count(answers, "dropped") or quorum.can_agree(answers, "dropped")
@@ -62,15 +62,16 @@ def remove_plan(rounds: Rounds, request: request_types.Remove) -> Plan[Outcome]:
         current = quorum.holder_named(uuid, answers)[1]
         winner = b"" if current == uuid else quorum.winning_record(answers, record.encode())
         if quorum.agrees(answers, "dropped") or (record and winner == record.encode()):
-            # A push may restore the votes of the others.
+            # On the other servers a push may restore the vote: a tombstone prevents that.
             dropped = {i for i, reply in answers.items() if reply.kind == "dropped"}
             drop = rounds.drop(name, uuid, "all", tombstone=True)
             rounds.retry_queue.add({*rounds.all} - dropped, drop)
             rounds.publish_release(name, uuid, answers)
             return Done(0)
         if record:
-            instead = (record, winner.decode(errors="replace"), _RETENTION_MS)
-            replace = Command(lua_scripts.REPLACE_RECORD, (keys.record(name, uuid),), instead)
+            # Without a winner the record is deleted.
+            args = (record, winner.decode(errors="replace"), _RETENTION_MS)
+            replace = Command(lua_scripts.REPLACE_RECORD, (keys.record(name, uuid),), args)
             rounds.retry_queue.add(with_record(answers, record.encode()), replace)
         removal = Removal.read(name, uuid, winner) if winner else None
         return NotHolder(current, removal, resent)

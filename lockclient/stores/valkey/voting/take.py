@@ -112,7 +112,7 @@ class Taking:
             undecided += 1
             if undecided > _MAX_UNDECIDED_TRIES and len(answers) >= quorum.majority:
                 may_hold = quorum.may_hold(map(_holder, answers.values()))
-                if may_hold is not None:  # if the missing servers voted for it
+                if may_hold is not None:  # with the missing servers' votes
                     return Refused(may_hold, revision_of(may_hold, 0))
             # Each failed try is withdrawn, at once or by the retry queue: no outcome is unknown.
             error = errors.no_majority(rounds.location, result.failures, unknown=False)
@@ -198,7 +198,7 @@ class Taking:
         written. So there is no record either if several takers ask at once and each gets the report
         from a minority. Nor is there one if this user has no right to write it.
         """
-        expired = {
+        expired = {  # as replies to `READ`, for `locks`
             i: Reply("read", reply.rest)
             for i, reply in answers.items()
             if reply.kind == "taken" and any(reply.rest)
@@ -243,11 +243,12 @@ class Taking:
         return stale
 
     def _stale_entries(self, answers: Answers) -> dict[int, Entry]:
-        """Return by servers the keys of tries that are neither under way nor hold the lock.
+        """Return by servers the keys that have no expiry, or whose lock's time is over.
 
-        A key whose lifetime exceeds `longest` includes the extra day (`LATE_REQUEST_S`), so the
-        lock's own time is over when less than a day is left. A key with a shorter lifetime may
-        belong to a take in progress; it expires by itself.
+        Such a key may still hold the lock; `_purge_stale` and `_try_once` compare the majority. A
+        lifetime above `longest` proves that it includes the extra day (`LATE_REQUEST_S`), so that
+        the lock's time is over when less than a day is left. A shorter one proves nothing; that key
+        expires by itself.
         """
         longest = float(milliseconds(drifted(self.rounds.location.longest)))
         stale: dict[int, Entry] = {}

@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 
 from lockclient.errors import StoreUnavailable
-from lockclient.model.clocks import Deadline
-from lockclient.stores.request_types import Delivery
+from lockclient.model.clocks import Deadline, Stamps
+from lockclient.stores.outcomes import Done
+from lockclient.stores.request_types import Delivery, Push
 from lockclient.stores.valkey.errors import VoteFailure
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.location import ValkeyLocation
-from lockclient.stores.valkey.lua_scripts import DELETE, Command
+from lockclient.stores.valkey.lua_scripts import DELETE, Command, Reply
+from lockclient.stores.valkey.voting.push import push_plan
 from lockclient.stores.valkey.voting.retry_queue import RetryQueue
-from lockclient.stores.valkey.voting.rounds import Rounds
+from lockclient.stores.valkey.voting.rounds import OwnLock, Rounds
 from lockclient.stores.valkey.voting.take import Replaceable, Taking
 from lockclient.stores.valkey.wire.server import Sent
 from tests.contract.asking import holder
@@ -26,10 +28,10 @@ REFUSED = VoteFailure("connection refused")
 
 
 class Servers(SimpleNamespace):
-    """One server, whose answers a test gives."""
+    """Servers, whose answers a test gives."""
 
-    def __init__(self, answer: Callable[[Any], Any]) -> None:
-        super().__init__(closed=False, all=range(1), endpoints=["one"], round_s=0.0)
+    def __init__(self, answer: Callable[[Any], Any], number: int = 1) -> None:
+        super().__init__(closed=False, all=range(number), endpoints=["one"] * number, round_s=0.0)
         self.location, self.keys = ValkeyLocation(("one:1",)), KeyNames("test")
         self.answer = answer
 
@@ -82,3 +84,25 @@ def test_a_withdrawal_between_the_steps_of_a_take_leaves_the_clean_up_to_the_tak
         taking.run(Deadline.after(5))
     assert [(i, len(sent)) for i, sent, *_ in queued] == [(0, 1)]
     assert delivery.memory.sent is None
+
+
+def test_a_release_while_votes_are_restored_withdraws_them() -> None:
+    delivery, queued = Delivery(), list[Any]()
+    delivery.memory = OwnLock()
+    delivery.memory.sent = {}
+
+    def answer(commands: Any) -> Any:
+        if set(commands) == {0, 1}:  # reads the confirmed fields
+            delivery.memory.sent = None  # as a release in another thread does
+            fields = [b"uuid", b"a", b"push", str(number).encode()]
+            return result(answers={0: Reply("read", [fields])})
+        return result(sent={2: Sent(commands[2])})  # the vote to restore
+
+    retry_queue = SimpleNamespace(add=lambda servers, drop: queued.append((set(servers), drop)))
+    rounds = Rounds(Servers(answer, 3), retry_queue)  # type: ignore[arg-type]
+    plan = push_plan(rounds, Push("x", "a", Stamps(1.0, None), 0, delivery=delivery))
+    number = delivery.memory.unconfirmed_push
+    pushed = Reply("pushed", [str(number).encode()])
+    free = Reply("not_holder", [b"", b"", 1000])
+    assert isinstance(plan.read({0: pushed, 1: pushed, 2: free}, False), Done)
+    assert queued == [({2}, rounds.drop("x", "a", "all", tombstone=True))]
