@@ -69,11 +69,11 @@ class HttpServer:
         return None if self._thread.is_alive() else "The thread that answers HTTP has ended."
 
     def close(self) -> None:
-        """Let running requests end, a second at most; then stop listening.
+        """Let running requests end, a second at most; then stop listening. New ones get no answer.
 
         After its request, a thread of waitress writes to a pipe that `close` of waitress closes. So
-        the threads end first. If one still runs, the pipe stays open: when that thread writes, the
-        pipe's number could belong to another file.
+        the threads end first. If one still runs, all stays open until the process ends: when that
+        thread writes, the pipe's number could belong to another file.
         """
         self._is_closing = True
         dispatcher = self._server.task_dispatcher

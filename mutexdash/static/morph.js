@@ -29,7 +29,8 @@ const morphAttributes = (old, fresh) => {
     if (old.getAttribute(name) !== value) old.setAttribute(name, value);
 };
 
-const alike = (one, other) => one.nodeName === other.nodeName && one.className === other.className;
+const alike = (one, other) =>
+  one.nodeName === other.nodeName && one.getAttribute?.("class") === other.getAttribute?.("class");
 
 // By place, counted from the beginning and then, for children that are alike, from the end: a banner
 // that appears above a list must not turn the list into another element.

@@ -220,8 +220,10 @@ class TestAnnouncements:
         wait_until(lambda: ("unlockers", "u", "") in follower.standing(), what="it to come")
         wait_until(lambda: ("unlockers", "u", "") not in follower.standing(), what="its end")
         assert monotonic() - began >= TTL_S - 1.0
-        # A bucket's answers have its time in whole seconds, so two readings may differ by one.
-        wait_until(lambda: loaded(reader, "unlockers") == [], what="its end for all")
+        if reader.can.display_name == "Google Cloud Storage":
+            # A bucket's answers have its time in whole seconds, so two readings may differ by one.
+            wait_until(lambda: loaded(reader, "unlockers") == [], what="its end for all")
+        assert loaded(reader, "unlockers") == []
         writer.announce("u", SIGN, TTL_S, soon())
         assert [change.name for change in loaded(reader, "unlockers")] == ["u"]
 

@@ -24,19 +24,14 @@ def alarm() -> Iterator[None]:
 
     before = signal.signal(signal.SIGALRM, interrupt)
     yield
-    signal.setitimer(signal.ITIMER_REAL, 0)
+    set_alarm(0)
     signal.signal(signal.SIGALRM, before)
 
 
-@contextlib.contextmanager
-def interrupted_after(seconds: float) -> Iterator[None]:
-    """Raise `KeyboardInterrupt` in the block, and again after 5 s: if it comes while a callback of
-    the garbage collector runs (Hypothesis has one), Python only warns and goes on."""
-    try:
-        signal.setitimer(signal.ITIMER_REAL, seconds, 5.0)
-        yield
-    except KeyboardInterrupt:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+def set_alarm(seconds: float) -> None:
+    """Send SIGALRM, and again after 5 s: if the handler raises while a callback of the garbage
+    collector runs (Hypothesis has one), Python only warns and goes on. 0: send none any more."""
+    signal.setitimer(signal.ITIMER_REAL, seconds, 5.0)
 
 
 SWALLOWED = "ignore::pytest.PytestUnraisableExceptionWarning"
@@ -50,9 +45,11 @@ def test_other_threads_get_their_answers(settings: Settings) -> None:
     store = open_store(settings)
     mutex = ClusterMutex("x", store=store, capture_backtrace=False)
     for _ in range(60):
-        with interrupted_after(choose.uniform(0.001, 0.006)):
+        with contextlib.suppress(KeyboardInterrupt):
+            set_alarm(choose.uniform(0.001, 0.006))
             while True:
                 mutex.holder()
+        set_alarm(0)
         answers: list[object] = []
         thread = threading.Thread(target=lambda: answers.append(mutex.waiters()), daemon=True)  # noqa: B023
         thread.start()
@@ -76,10 +73,12 @@ def test_a_holder_outlives_many_interrupts(store: ServiceStore) -> None:
     wait_until(store.connected, what="the watch for its loss")
     for _ in range(40):
         mutex = ClusterMutex("x", store=store)
-        with interrupted_after(choose.uniform(0.001, 0.006)):
+        with contextlib.suppress(KeyboardInterrupt):
+            set_alarm(choose.uniform(0.001, 0.006))
             while True:
                 mutex.acquire()
                 mutex.release()
+        set_alarm(0)
         if mutex.locked():
             mutex.release()
     pushed = held.record.alive_at or 0

@@ -207,17 +207,16 @@ def one_works(history: History) -> Iterator[str]:
     lock was held at that time. A line `acquired` proves less: a client that was stopped between the
     end of `acquire` and this line writes it when its lock may have ended.
     """
-    first_work: dict[str, dict[str, Line]] = defaultdict(dict)
+    latest: dict[str, dict[str, Line]] = defaultdict(dict)
     for line in history.by_what["working"]:
-        first_work[line.lock].setdefault(line.uuid, line)
-    for line in history.by_what["working"]:
-        mine = history.acquired[line.uuid].at
-        for other in first_work[line.lock].values():
+        mine, worked = history.acquired[line.uuid].at, latest[line.lock]
+        for other in worked.values():
             if other.uuid != line.uuid and mine < other.at < line.at:
                 yield (
                     f"{line.process} works under {line.lock} by {line.uuid} at {line.at:.3f}, and "
-                    f"{other.process} has worked under it since {other.at:.3f}"
+                    f"{other.process} has worked under it at {other.at:.3f}"
                 )
+        worked[line.uuid] = line
 
 
 def no_lost_update(history: History) -> Iterator[str]:

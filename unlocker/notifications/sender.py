@@ -152,7 +152,8 @@ class Sender:
         self.works = True
         """The last attempt of this unlocker worked."""
         self.failing_since: float | None = None
-        """Start of the first attempt that failed since one worked; None: none did."""
+        """Start of the first attempt since the last that worked, also of one in flight; None: there
+        is none, or nothing is owed."""
         self.stepped_at = monotonic()
         """Time of the last step that succeeded."""
 

@@ -135,9 +135,9 @@ def _fitting_widths(
     """Return the columns that have room, by their numbers, each with its width.
 
     Shrinkable columns are shortened, the widest first. If that is not enough, columns are left out:
-    those that are empty in each row, then the spare ones; then numbers lose the text beside them;
-    then the shrinkable columns go, from the right. Times are never shortened: a part of a time
-    would be a wrong time.
+    shrinkable or spare ones that are empty in each row, then the spare ones; then numbers lose the
+    text beside them; then the shrinkable columns go, from the right. Times are never shortened: a
+    part of a time would be a wrong time.
     """
     from rich.cells import cell_len
 
@@ -152,7 +152,11 @@ def _fitting_widths(
     numbers = {number: room[number] for number in short if columns[number].number}
     leaving = [number for number in short if not columns[number].kept]
     leaving += [*numbers, *(number for number in room if columns[number].spare)]
-    leaving += [number for number in leaving if not any(row[number] for row in rows)]
+    leaving += [
+        number
+        for number in leaving
+        if not columns[number].kept and not any(row[number] for row in rows)
+    ]
     while (
         leaving and sum((room | least | numbers).values()) + _COLUMN_GAP * (len(room) - 1) > width
     ):

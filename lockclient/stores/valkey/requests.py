@@ -29,9 +29,9 @@ to its number do nothing there, however late they arrive.
 moment later. If it is killed in the middle of a take, it leaves some keys, which expire, because
 *each* take has an expiry. For a lock that is never auto-unlocked a second round clears the expiry,
 and the lock counts as taken only after a majority has cleared it. A process that is killed in this
-round had a majority, and its keys stay. If only a minority still has a key without expiry, the next
-taker deletes it (`Taking._purge_stale`). So such keys need no expiry, and a silent holder keeps its
-lock.
+round had a majority. The keys whose expiry it had cleared stay; once only a minority has one, the
+next taker deletes it (`Taking._purge_stale`). So a cleared key need not expire, and a silent holder
+keeps its lock.
 """
 
 from __future__ import annotations

@@ -60,6 +60,12 @@ def test_columns_are_shortened_then_left_out(memory: MemoryStore) -> None:
     assert re.search(r"terraform…\S*-west-1 +12  ci-runner-3:30415", line)
     assert "HOLDER" not in table(memory, 60)[0]
     assert URL in table(memory, 200)[1]
+    short = MemoryStore()
+    short.take("backup", hostname="db", pid=1, reason="", held_for=9)
+    assert "REASON" in table(short, 90)[0]
+    titles = table(short, 75)[0]
+    assert "ALERT" in titles, "an empty column is left out before one with times"
+    assert "REASON" not in titles
 
 
 def test_no_two_names_look_alike(memory: MemoryStore) -> None:

@@ -1,1 +1,1 @@
-"""Majorities: rounds of votes, quorums, and the retry queue."""
+"""Majorities: takes, pushes and removals, by rounds of votes; quorums; the retry queue."""
