@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -53,6 +54,12 @@ def says(findings: Found, check: str, *expected: tuple[str, str]) -> None:
         assert part in f"{finding['text']} {finding['advice']}"
 
 
+def measures(findings: Found, what: str) -> None:
+    """See that the latency was measured. Its level depends on how busy this machine is."""
+    (text,) = [finding["text"] for finding in findings if finding["check"] == "latency"]
+    assert re.match(rf"50 {what}: p50 [\d.]+ ms, p99 [\d.]+ ms", text)
+
+
 # ---------------------------------------------------------------- real stores
 
 
@@ -97,7 +104,7 @@ def test_a_healthy_cluster(
     version = etcd_version(etcd_binary)
     answers = f"{settings.endpoints[0]} answers, version {version}, the leader"
     says(found, "member", ("ok", answers))
-    says(found, "latency", ("ok", "50 transactions (unlocks of nothing): p50 "))
+    measures(found, r"transactions \(unlocks of nothing\)")
     says(found, "rights", ("ok", "client, unlocker, dashboard, operator"))
     says(found, "auth", ("warning", "asks for no user"))
     says(found, "unlocker", ("ok", "1 running: unlocker@"))
@@ -117,7 +124,7 @@ def test_a_bucket(server: BucketServer) -> None:
     checks = ["bucket", "rights", "settings", "latency", "unlocker", "clock", "locks"]
     assert [finding["check"] for finding in found] == checks
     says(found, "rights", ("ok", "create, get, update, delete, list"))
-    says(found, "latency", ("ok", "50 reads of a lock that nobody has: p50 "))
+    measures(found, "reads of a lock that nobody has")
     says(found, "clock", ("ok", "Google Cloud Storage"))
     says(found, "locks", ("ok", "1 lock held"))
     server.denied = {"storage.objects.list"}
