@@ -108,7 +108,8 @@ Step = Request | Wait | End
 
 
 class State(Enum):
-    """The state until the lock is held; its value is the request in flight, if any."""
+    """The state until the lock is held; its value is the type of the request in flight, else None
+    or a word."""
 
     NEW = None
     TAKING = Take

@@ -55,9 +55,10 @@ def says(findings: Found, check: str, *expected: tuple[str, str]) -> None:
 
 
 def measures(findings: Found, what: str) -> None:
-    """See that the latency was measured. Its level depends on how busy this machine is."""
-    (text,) = [finding["text"] for finding in findings if finding["check"] == "latency"]
-    assert re.match(rf"50 {what}: p50 [\d.]+ ms, p99 [\d.]+ ms", text)
+    """See that the latency was measured. A busy machine makes a warning of it, and no error."""
+    (found,) = [finding for finding in findings if finding["check"] == "latency"]
+    assert found["level"] in ("ok", "warning")
+    assert re.match(rf"50 {what}: p50 [\d.]+ ms, p99 [\d.]+ ms", found["text"])
 
 
 # ---------------------------------------------------------------- real stores

@@ -223,7 +223,8 @@ class TestAnnouncements:
         if reader.can.display_name == "Google Cloud Storage":
             # A bucket's answers have its time in whole seconds, so two readings may differ by one.
             wait_until(lambda: loaded(reader, "unlockers") == [], what="its end for all")
-        assert loaded(reader, "unlockers") == []
+        else:
+            assert loaded(reader, "unlockers") == []
         writer.announce("u", SIGN, TTL_S, soon())
         assert [change.name for change in loaded(reader, "unlockers")] == ["u"]
 

@@ -225,8 +225,8 @@ def test_a_hundred_tasks_share_one_token(
         second = served(own_etcd)["Authenticate"] - before
         figure(f"200 tasks authenticated {first} times, and {second} times for a new token")
         # Not one for each task; on a busy machine a late token is requested again.
-        assert 1 <= first <= 30
-        assert 1 <= second <= 30
+        assert 1 <= first <= 10
+        assert 1 <= second <= 10
 
     run(main())
     store.close()

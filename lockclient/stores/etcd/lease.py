@@ -76,9 +76,8 @@ class Lease:
         try:
             answer = self._channels.call(KEEP_ALIVE, wire.LeaseKeepAlive(id=number), deadline)
         except StoreUnavailable:
-            if (
-                monotonic() >= self.usable_until + self._min_left
-            ):  # the next `get` asks for a new one
+            # The next `get` asks for a new one.
+            if monotonic() >= self.usable_until + self._min_left:
                 self.forget(number)
             raise
         if answer.ttl <= 0:
