@@ -176,7 +176,7 @@ class BaseHeldLock:
     def _log_failed_call(self) -> None:
         """Log the exception that is being handled: the program's `on_lost` raised it."""
         text = "on_lost of the lock %r failed."
-        log.error(text, self.name, exc_info=True, extra=naming(self))  # noqa: LOG014
+        log.error(text, self.name, exc_info=True, extra=naming(self))  # noqa: LOG014 - an except block calls it
 
     # ------------------------------------------------------------ as a context manager
 

@@ -156,7 +156,7 @@ class ObjectListing:
     def records(
         self,
         deadline: Deadline,
-        known: Mapping[Key, KnownItem],  # noqa: ARG002
+        known: Mapping[Key, KnownItem],  # noqa: ARG002 - as in `Source`
     ) -> Iterator[Sequence[StoredItem]]:
         for page in self._objects(self._names.removed, deadline, whole=False):
             found = []

@@ -65,7 +65,7 @@ class GcsLocation:
         _check_endpoint(self.endpoint)
 
     @classmethod
-    def of(cls, url: str, environ: Mapping[str, str] = os.environ) -> GcsLocation:  # noqa: ARG003
+    def of(cls, url: str, environ: Mapping[str, str] = os.environ) -> GcsLocation:  # noqa: ARG003 - as in each store
         """Read a URL like `gs://bucket/prefix?expire=1`.
 
         Raises:
