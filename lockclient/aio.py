@@ -113,10 +113,13 @@ async def _drive_steps(steps: Steps[Result], store: AsyncMutexStore) -> Result:
             try:
                 if isinstance(want, NextEvent):
                     answer: Outcome | WatchEvent | None = await want.inbox.get(want.timeout)
-                elif observer is None:
-                    answer = await store.send_async(*want)
                 else:
-                    answer = await observer.send_async(store, *want)
+                    if observer is None:
+                        answer = await store.send_async(*want)
+                    else:
+                        answer = await observer.send_async(store, *want)
+                    if store.background.failed:
+                        store.background.retry()
             except Exception as error:  # noqa: BLE001 - it is the steps'
                 want = steps.throw(error)
             else:

@@ -30,7 +30,7 @@ from lockclient.acquisition.leaked_locks import line_of
 from lockclient.acquisition.state_machine import Acquisition, End, Step, Wait
 from lockclient.acquisition.thread_driver import NextEvent, Steps
 from lockclient.acquisition.wait_report import WaitReport
-from lockclient.errors import ClusterMutexError, LockNotHeld, StoreUnavailable
+from lockclient.errors import ClusterMutexError, LockNotHeld, StoreFull, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.stores import timeouts
 from lockclient.stores.mutex_store import Inbox, MutexStore, Subscription, WatchEvent, WatchTarget
@@ -50,6 +50,8 @@ LATE_ANSWER_S = 0.3
 tombstone (a key that makes a late take fail)."""
 POSITION_POLL_S = 60.0
 """Seconds after which a waiter reads its position, in case a watch missed an event."""
+FULL_STORE_POLL_S = 1.0
+"""Seconds after which a waiter repeats a request for which the store had no space."""
 RIVAL_POLL_S = 1.0
 """Seconds between two checks, by a waiter, whether the holder with its own identity still runs."""
 
@@ -90,6 +92,7 @@ class Attempt:
         self._report: WaitReport | None = None
         self._has_answer = False
         self._is_given_up = False
+        self._is_store_full = False
         self._has_ended = False
 
     def steps(self) -> Steps[bool]:
@@ -130,6 +133,10 @@ class Attempt:
                         outcome = yield step, limit
                     except StoreUnavailable as error:
                         step = self._unanswered(error)
+                    except StoreFull as error:
+                        if self._inbox is None:  # it has not begun to wait
+                            raise
+                        step = yield from self._wait_for_space(error, self._inbox)
                     else:
                         self._has_answer = True
                         step = self._acquisition.answered(outcome, Now.read())
@@ -196,6 +203,20 @@ class Attempt:
         elif monotonic() >= max(begun_at + timeouts.ONE_ANSWER_S, self._deadline):
             raise error
         return self._acquisition.again(Now.read())
+
+    def _wait_for_space(self, error: StoreFull, inbox: Inbox) -> Steps[Step | None]:
+        """Pause, then return the refused request again; None: the time is up.
+
+        A waiter keeps its place while the store is full: holders can still release their locks.
+        """
+        if not self._is_store_full:
+            self._is_store_full = True
+            text = "Still waiting for the lock %r, though the store is full: %s"
+            log.warning(text, self._acquisition.name, error, extra=naming(self._acquisition))
+        until = min(Deadline.after(FULL_STORE_POLL_S), self._deadline)
+        while not (until.expired() or self._is_given_up):
+            yield NextEvent(inbox, until.remaining())  # the request's outcome tells of the change
+        return None if self._deadline.expired() else self._acquisition.again(Now.read())
 
     def _wait(self, wait: Wait) -> Steps[Step | None]:
         """Wait for the target's next event; return the next step, None: the time is up."""

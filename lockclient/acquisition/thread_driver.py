@@ -61,10 +61,10 @@ def drive(steps: Steps[Result], store: MutexStore) -> Result:
             try:
                 if isinstance(want, NextEvent):
                     answer: Outcome | WatchEvent | None = want.inbox.get(want.timeout)
-                elif observer is None:
-                    answer = store.send(*want)
                 else:
-                    answer = observer.send(store, *want)
+                    answer = store.send(*want) if observer is None else observer.send(store, *want)
+                    if store.background.failed:
+                        store.background.retry()
             except Exception as error:  # noqa: BLE001 - the steps handle it
                 want = steps.throw(error)
             else:

@@ -7,7 +7,7 @@ also need `service_store`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -128,6 +128,13 @@ class BackgroundWork(Protocol):
 
     def clean_up(self, withdraw: Withdraw) -> None:
         """Withdraw an acquisition; retry until the store confirms it."""
+
+    @property
+    def failed(self) -> Mapping[Any, None]:
+        """The clean-ups whose last try failed."""
+
+    def retry(self) -> None:
+        """Repeat the failed clean-ups now: a request has succeeded."""
 
     def unfinished(self) -> bool:
         """Return whether a clean-up, or work for the main thread, is not done yet."""

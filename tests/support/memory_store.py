@@ -8,7 +8,7 @@ from typing import Any
 
 from lockclient.model.clocks import Deadline
 from lockclient.stores.outcomes import Outcome
-from lockclient.stores.request_types import Request
+from lockclient.stores.request_types import Request, Withdraw
 from lockclient.testing import memory_store
 from tests.support.records import subkeys
 
@@ -47,3 +47,16 @@ class MemoryStore(memory_store.MemoryStore):
 
     def removed(self, name: str, uuid: str, **values: Any) -> None:
         self.write(("removed", name, uuid, json.dumps(values).encode()))
+
+
+class FailingStore(MemoryStore):
+    """A store that fails a few times before it withdraws."""
+
+    def __init__(self, *failures: Exception) -> None:
+        super().__init__()
+        self.failures = list(failures)
+
+    def ask(self, request: Request, deadline: Deadline) -> Outcome:
+        if isinstance(request, Withdraw) and self.failures:
+            raise self.failures.pop(0)
+        return super().ask(request, deadline)

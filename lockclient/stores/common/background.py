@@ -5,6 +5,7 @@ An idle store has no thread.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -16,14 +17,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from lockclient.errors import StoreClosed, StoreFull, StoreUnavailable
-from lockclient.model.clocks import Deadline
+from lockclient.errors import StoreClosed, StoreUnavailable
+from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.common.ticket_leases import TicketLeases
 from lockclient.stores.mutex_store import MutexStore
 from lockclient.stores.request_types import Withdraw
 from lockclient.threads import scheduler
 from lockclient.threads.log_queue import get_logger, naming
-from lockclient.threads.pool import WorkerPool
+from lockclient.threads.pool import Repeating, WorkerPool
 from lockclient.threads.reentrancy import run_inside
 from lockclient.threads.scheduler import RETRY_S
 
@@ -45,10 +46,11 @@ SIGNAL_CHECK_INTERVAL_S = 0.5
 """Seconds after which a waiting main thread runs the handlers of signals."""
 CLEAN_UP_TIMEOUT_S = 2.0
 """Seconds for the answer to one try of a clean-up."""
-MAX_PAUSE_S = 2.0
-"""Seconds between two tries of a clean-up, while the store is unreachable or out of space."""
-REFUSED_PAUSE_S = 30.0
-"""Seconds between two tries of a clean-up that the store refuses because a right is missing."""
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 5.0
+"""Seconds between two tries of a clean-up that failed: many refusals pass within seconds. Each
+failure doubles the pause."""
+MIN_PAUSE_S = 1.0
+"""Seconds between two tries, if the second one begins because another request succeeded."""
 MAX_OWED = 10_000
 """Unanswered clean-ups, of a kilobyte each, at which no acquisition begins. None may be dropped:
 its lock or ticket may stand in the store, or still arrive there."""
@@ -74,9 +76,11 @@ class Background:
         self.overload = ""
         """The reason why no acquisition may begin; empty: one may."""
         self._store = store
-        self._cleaners = WorkerPool("clean-up", MAX_CLEAN_UPS, self._put_off)
+        self.cleaners = WorkerPool("clean-up", MAX_CLEAN_UPS, self._put_off)
         self._deputies = WorkerPool("deputy", 1000, lambda work, error: work(error))
         self._unfinished: dict[object, None] = {}
+        self.failed: dict[_CleanUp, None] = {}
+        """Clean-ups whose last try failed."""
 
     def run_shielded(self, work: Callable[..., Result], *args: Any) -> Result:
         """Call `work` where no exception of a signal handler can land; return its result.
@@ -139,42 +143,25 @@ class Background:
 
         The ticket of a living process does not expire (kazoo #732).
         """
-        pause, refused = 0.1, False
-
-        def run() -> float | None:
-            nonlocal pause, refused
-            try:
-                self._store.ask(withdraw, Deadline.after(CLEAN_UP_TIMEOUT_S))
-            except StoreUnavailable:
-                pause = min(2 * pause, MAX_PAUSE_S)
-                return pause
-            except StoreClosed:
-                log.warning(
-                    "What is left of %r stays until its auto-unlock: the store was closed before "
-                    "it could be taken back.",
-                    withdraw.name,
-                    extra=naming(withdraw),
-                )
-            except Exception as error:  # noqa: BLE001 - only success ends it
-                if not refused:
-                    text = "Cleaning up after %r is refused; retrying: %s"
-                    log.error(text, withdraw.name, error, extra=naming(withdraw))
-                refused = True
-                if withdraw.tombstone:
-                    # A store that is out of space deletes the ticket, and writes no tombstone. The
-                    # tombstone is retried: the take may arrive when there is space again.
-                    with suppress(Exception):
-                        delete = replace(withdraw, tombstone=False)
-                        self._store.ask(delete, Deadline.after(CLEAN_UP_TIMEOUT_S))
-                passing = isinstance(error, StoreFull) or getattr(error, "passing", False)
-                return MAX_PAUSE_S if passing else REFUSED_PAUSE_S
-            self._unfinished.pop(run, None)
-            self._note_load()
-            return None
-
-        self._unfinished[run] = None
+        clean_up = _CleanUp(self, withdraw)
+        self._unfinished[clean_up] = None
         self._note_load()
-        self._cleaners.repeat(run)
+        clean_up.repeating.run_within(0)
+
+    def retry(self) -> None:
+        """Repeat the failed clean-ups now: a request has succeeded."""
+        with suppress(KeyError):
+            while True:
+                self.failed.popitem()[0].run_soon()  # atomic: `failed` is shared with other threads
+
+    def send(self, withdraw: Withdraw) -> None:
+        """Send a withdrawal once."""
+        self._store.ask(withdraw, Deadline.after(CLEAN_UP_TIMEOUT_S))
+
+    def finish(self, clean_up: _CleanUp) -> None:
+        """Forget a clean-up that needs no further try."""
+        self._unfinished.pop(clean_up, None)
+        self._note_load()
 
     def _note_load(self) -> None:
         self.overload = _OVERLOAD if len(self._unfinished) >= MAX_OWED else ""
@@ -184,7 +171,7 @@ class Background:
         if "shutdown" in str(error):  # the interpreter's end (Python 3.12): nothing else waits
             work()
         else:
-            scheduler.shared.after(RETRY_S, partial(self._cleaners.submit, work))
+            scheduler.shared.after(RETRY_S, partial(self.cleaners.submit, work))
 
     def unfinished(self) -> bool:
         """Return whether a clean-up, or work for the main thread, is not done yet."""
@@ -201,8 +188,64 @@ class Background:
         """Wake all waiters, which find the store closed; end each thread after its work."""
         self.tickets.close()
         self.settle(patience)
-        for pool in (self.urgent, self.patient, self.leases, self._cleaners, self._deputies):
+        for pool in (self.urgent, self.patient, self.leases, self.cleaners, self._deputies):
             pool.close()
+
+
+class _CleanUp:
+    """A withdrawal that is repeated until the store confirms it. One try runs at a time."""
+
+    def __init__(self, background: Background, withdraw: Withdraw) -> None:
+        self.repeating = Repeating(background.cleaners.submit, self.run)
+        self._background = background
+        self._withdraw = withdraw
+        self._next_pause_s = FIRST_PAUSE_S
+        self._is_refused = False
+        self._tried_at = -math.inf
+
+    def run(self) -> float | None:
+        """Try once; return the seconds until the next try, None: it is done."""
+        self._tried_at = monotonic()
+        withdraw, background = self._withdraw, self._background
+        try:
+            background.send(withdraw)
+        except StoreClosed:
+            log.warning(
+                "What is left of %r stays until its auto-unlock: the store was closed before "
+                "it could be taken back.",
+                withdraw.name,
+                extra=naming(withdraw),
+            )
+        except Exception as error:  # noqa: BLE001 - only success ends it
+            if not isinstance(error, StoreUnavailable):
+                self._note_refusal(error)
+            background.failed[self] = None
+            pause, self._next_pause_s = self._next_pause_s, min(2 * self._next_pause_s, MAX_PAUSE_S)
+            return pause
+        else:
+            background.retry()
+        background.finish(self)
+        return None
+
+    def run_soon(self) -> None:
+        """Begin the next try now, or `MIN_PAUSE_S` after the last one.
+
+        The pause bounds the tries of a withdrawal that the store keeps refusing, for example for
+        want of a right on its name, while it answers other requests.
+        """
+        self.repeating.run_within(max(0.0, self._tried_at + MIN_PAUSE_S - monotonic()))
+
+    def _note_refusal(self, error: Exception) -> None:
+        withdraw = self._withdraw
+        if not self._is_refused:
+            text = "Cleaning up after %r is refused; retrying: %s"
+            log.error(text, withdraw.name, error, extra=naming(withdraw))
+        self._is_refused = True
+        if withdraw.tombstone:
+            # A store that is out of space deletes the ticket, and writes no tombstone. The
+            # tombstone is retried: the take may arrive when there is space again.
+            with suppress(Exception):
+                self._background.send(replace(withdraw, tombstone=False))
 
 
 _OVERLOAD = (

@@ -17,7 +17,7 @@ from lockclient.stores.common import background, ticket_leases
 from lockclient.stores.mutex_store import WatchEvent
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.request_types import Request, Take, Withdraw
-from tests.support.memory_store import MemoryStore
+from tests.support.memory_store import FailingStore, MemoryStore
 from tests.support.processes import wait_until
 
 
@@ -123,19 +123,6 @@ class TestTickets:
         wait_until(lambda: kept[-2:].count("a loop"))
 
 
-class FailingStore(MemoryStore):
-    """A store that fails a few times before it withdraws."""
-
-    def __init__(self, *failures: Exception) -> None:
-        super().__init__()
-        self.failures = list(failures)
-
-    def ask(self, request: Request, deadline: Deadline) -> Outcome:
-        if isinstance(request, Withdraw) and self.failures:
-            raise self.failures.pop(0)
-        return super().ask(request, deadline)
-
-
 class TestCleaningUp:
     def test_a_closed_store_ends_the_clean_up(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level("INFO")
@@ -147,10 +134,7 @@ class TestCleaningUp:
         assert store.model.lock("x").holder is not None
 
     @pytest.mark.parametrize("error", [StoreError("no space"), OSError("no thread")])
-    def test_a_refused_tombstone_is_retried(
-        self, error: Exception, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(background, "REFUSED_PAUSE_S", 0.3)
+    def test_a_refused_tombstone_is_retried(self, error: Exception) -> None:
         store = FailingStore(error)
         store.ask(Take(Holder("x", "me", hostname="h")), Deadline.after(1))
         store.background.clean_up(Withdraw("x", "me", tombstone=True))
