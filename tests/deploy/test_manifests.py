@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
+import signal
 import socket
 import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from ruamel.yaml import YAML
 
 from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.model.version import __version__
+from tests.acceptance.shells import Running, gone, written
 from tests.deploy import operator_rules
 from tests.support.board import hashed
 from tests.support.pages import request
@@ -27,8 +31,28 @@ OBJECTS: list[dict[str, Any]] = list(YAML(typ="safe").load_all(MANIFEST))
 MONITORING = MANIFEST.with_name("monitoring")
 MONITORS: list[dict[str, Any]] = list(YAML(typ="safe").load_all(MONITORING / "monitors.yaml"))
 SERVICES = ("unlocker", "mutexdash")
+UNITS = {name: name for name in SERVICES} | {"clustermutex-run": "clustermutex run worker -- "}
+"""Units of systemd, and how the line goes on that names their program."""
 VERSIONS = ("1.28", "1.37")
 """Of Kubernetes: from one that is out of support to the newest that the schemas know."""
+WORKER = """
+import os, pathlib, signal, subprocess, time
+
+got = []
+
+def count(*_):
+    got.append(None)
+    pathlib.Path("got").write_text(str(len(got)))
+
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+stays = subprocess.Popen(["sleep", "600"], start_new_session=True)
+signal.signal(signal.SIGTERM, count)
+pathlib.Path("stays").write_text(str(stays.pid))
+pathlib.Path("pid").write_text(f"{os.getpid()}\\n")
+while not pathlib.Path("go").exists():
+    time.sleep(0.01)
+"""
+"""A program that counts each SIGTERM and ends when it may; it leaves one that ignores SIGTERM."""
 
 
 def named(kind: str, name: str, among: list[dict[str, Any]] = OBJECTS) -> dict[str, Any]:
@@ -250,17 +274,20 @@ class TestOperator:
 
 
 class TestSystemd:
-    @pytest.mark.parametrize("name", SERVICES)
+    def test_each_unit_is_checked(self) -> None:
+        assert {file.stem for file in (DEPLOY / "systemd").iterdir()} == {*UNITS}
+
+    @pytest.mark.parametrize("name", UNITS)
     def test_systemd_takes_the_unit(self, name: str, tmp_path: Path) -> None:
         """It wants the program to be there, which is elsewhere here, and nothing else is wrong."""
-        text = (DEPLOY / f"systemd/{name}.service").read_text(encoding="utf-8")
-        assert f"ExecStart=/opt/clustermutex/bin/{name}\n" in text
+        text = unit_text(name)
+        assert f"\nExecStart=/opt/clustermutex/bin/{UNITS[name]}" in text
         unit = tmp_path / f"{name}.service"
         unit.write_text(text.replace("/opt/clustermutex/bin/", f"{BIN}/"), encoding="utf-8")
         done = systemd_analyze("verify", str(unit))
         assert (done.stdout, done.stderr) == ("", "")
 
-    @pytest.mark.parametrize("name", SERVICES)
+    @pytest.mark.parametrize("name", UNITS)
     def test_the_unit_gives_no_more_rights_than_needed(self, name: str) -> None:
         """By systemd's own judgement, from 0 to 10 (a unit that says nothing is at 9.6)."""
         unit = str(DEPLOY / f"systemd/{name}.service")
@@ -268,7 +295,7 @@ class TestSystemd:
 
     @pytest.mark.parametrize("name", SERVICES)
     def test_services_notify_systemd(self, name: str, etcd: Etcd, tmp_path: Path) -> None:
-        text = (DEPLOY / f"systemd/{name}.service").read_text(encoding="utf-8")
+        text = unit_text(name)
         assert "\nType=notify\n" in text
         (patience,) = re.findall(r"^WatchdogSec=(\d+)$", text, re.MULTILINE)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
@@ -283,15 +310,44 @@ class TestSystemd:
             while last != b"STOPPING=1":
                 last = systemd.recv(99)
 
-    def test_both_units_are_hardened_alike(self) -> None:
-        """From `[Service]` on they differ in names only."""
-        texts = [
-            (DEPLOY / f"systemd/{name}.service").read_text(encoding="utf-8").partition("[Unit]")[2]
-            for name in SERVICES
-        ]
+    def test_all_units_are_hardened_alike(self) -> None:
+        """The services differ in names only; a unit for any program limits no memory, either."""
+        texts = [unit_text(name).partition("[Unit]")[2] for name in SERVICES]
         unlocker, mutexdash = (text.partition("[Service]")[2] for text in texts)
         assert unlocker.replace("unlocker", "mutexdash") == mutexdash
         assert "\nMemoryMax=400M\n" in unlocker  # as in Kubernetes
+        rights = rights_in(unlocker)
+        rights.remove("MemoryMax=400M")
+        assert rights == rights_in(unit_text("clustermutex-run"))
+
+    @pytest.mark.parametrize(
+        ("mode", "deliveries"), [("mixed", 1), ("control-group", 2)], ids=["ours", "the default"]
+    )
+    def test_run_under_systemd(
+        self, mode: str, deliveries: int, etcd: Etcd, tmp_path: Path
+    ) -> None:
+        """The unit's KillMode brings the program one SIGTERM; systemd's default brings two.
+
+        Nothing that the program started is left, not even a process that ignores SIGTERM.
+        """
+        text = unit_text("clustermutex-run")
+        assert f"\nKillMode={mode}\n" in text or mode == "control-group"
+        (line,) = re.findall("^ExecStart=/opt/clustermutex/bin/(.*)$", text, re.MULTILINE)
+        (tmp_path / "worker.py").write_text(WORKER)
+        own = f"--grace 0.5 -- {sys.executable} worker.py"
+        words = line.replace("-- /usr/local/bin/worker", own).split()
+        env = {**os.environ, "CLUSTERMUTEX_URL": f"etcd://{etcd.endpoint}/{mode}"}
+        with Running([f"{BIN}/{words[0]}", *words[1:]], env, tmp_path) as run:
+            pids = [int(written(tmp_path / "pid")), int((tmp_path / "stays").read_text())]
+            if mode == "control-group":  # systemd signals the others, too, in any order
+                for pid in pids:
+                    os.kill(pid, signal.SIGTERM)
+                received(tmp_path, 1)
+            run.terminate()
+            received(tmp_path, deliveries)
+            run.go()
+        assert (tmp_path / "got").read_text() == str(deliveries)
+        assert all(gone(pid) for pid in pids)
 
 
 def policies() -> list[dict[str, Any]]:
@@ -307,6 +363,22 @@ def secrets_of(name: str) -> set[str]:
     return given | {
         volume["secret"]["secretName"] for volume in pod(name)["volumes"] if "secret" in volume
     }
+
+
+def unit_text(name: str) -> str:
+    return (DEPLOY / f"systemd/{name}.service").read_text(encoding="utf-8")
+
+
+def rights_in(text: str) -> list[str]:
+    """Return the lines of a unit from `DynamicUser` on, without comments."""
+    after = text.partition("\nDynamicUser=")[2].splitlines()
+    return [line for line in after if not line.startswith("#")]
+
+
+def received(folder: Path, number: int) -> None:
+    """Wait until the worker has counted so many SIGTERMs."""
+    counter = folder / "got"
+    wait_until(lambda: counter.exists() and counter.read_text() == str(number), what="SIGTERM")
 
 
 def answers(url: str, path: str) -> bool:
