@@ -279,6 +279,49 @@ def test_a_signal_while_waiting_leaves_no_ticket(
     assert output == ("" if words[0] == "run" else f"(exit {128 + number})\n")
 
 
+# ---------------------------------------------------------------- no name
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--", "make", "all"], "NAME is missing before --."),
+        (["--timeout", "0", "--reason", "--", "--", "make"], "NAME is missing before --."),
+        (["--"], "NAME is missing before --."),
+        (["--no-wait", "--", "make", "--", "all"], "NAME is missing before --."),
+        ([], "Missing argument 'NAME'."),
+        ([NAME, "--"], "Missing argument '-- COMMAND...'."),
+    ],
+)
+def test_a_command_is_not_taken_for_the_name(words: list[str], said: str) -> None:
+    """`run $UNSET -- make all` took the lock `make` and ran `all`."""
+    memory = Opened()
+    error = one_line(called(memory, "run", *words, status=2))
+    assert error == f"clustermutex: {said} See clustermutex run --help."
+    assert not memory.asked
+
+
+def test_help_is_shown_without_a_name() -> None:
+    done = called(Opened(), "run", "--help", "--", "make")
+    assert done.stdout.startswith("Usage: clustermutex run ")
+
+
+def test_a_name_may_begin_with_a_hyphen(
+    start: Start, env: dict[str, str], store: ServiceStore
+) -> None:
+    """It stands after `--`, as for the other commands."""
+    with start("run", "--", "-x", "sh", "-c", UNTIL_GO) as run:
+        run.up()
+        assert held(store, "-x").pid == run.pid
+        shown = run_to_end("clustermutex", "show", "--json", "--", "-x", env=env).stdout
+        assert '"name": "-x"' in shown
+        run.go()
+    uuid = run_to_end("clustermutex", "lock", "--", "-x", env=env).stdout.strip()
+    for command in ("alive", "unlock"):
+        run_to_end("clustermutex", command, "--uuid", uuid, "--", "-x", env=env)
+    assert has(store, "-x") is None
+
+
 # ---------------------------------------------------------------- all that it started
 
 WORKER = """

@@ -183,17 +183,26 @@ class _CommandRunner(click.Command):
     """Passes the words after COMMAND's first one to COMMAND, also options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, self._with_separator(args))
+        words = self._with_separator(args)
+        is_nameless = len(words) < len(args)
+        try:
+            return super().parse_args(ctx, words)
+        except click.MissingParameter as error:
+            if is_nameless:
+                raise click.UsageError("NAME is missing before --.", ctx) from error
+            raise
 
     def _with_separator(self, args: list[str]) -> list[str]:
-        """Return the arguments with `--` before COMMAND."""
+        """Return the arguments with `--` before COMMAND, or those before it if none is NAME."""
         options = [option for option in self.params if isinstance(option, click.Option)]
         taking = {name for option in options if not option.is_flag for name in option.opts}
         words = iter(enumerate(args))
         named = False
         for number, word in words:
             if word == "--":
-                break
+                _, following = next(words, (number, ""))
+                # After it may come NAME, where it begins with a hyphen; a COMMAND does not.
+                return args if named or following.startswith("-") else args[:number]
             if word.startswith("-") and word != "-":
                 if word in taking:
                     next(words, None)
