@@ -52,6 +52,8 @@ POSITION_POLL_S = 60.0
 """Seconds after which a waiter reads its position, in case a watch missed an event."""
 FULL_STORE_POLL_S = 1.0
 """Seconds after which a waiter repeats a request for which the store had no space."""
+REQUEUE_TURN_S = 1.0
+"""Seconds for which a waiter that lost its ticket waits for older ones to queue again, at most."""
 RIVAL_POLL_S = 1.0
 """Seconds between two checks, by a waiter, whether the holder with its own identity still runs."""
 
@@ -122,6 +124,8 @@ class Attempt:
                 ):
                     break  # it would queue only to withdraw its ticket
                 else:
+                    if isinstance(step, TakeOrQueue) and self._acquisition.ticket_revision:
+                        yield from self._await_turn()
                     if isinstance(step, GetPosition) and step.predecessor_deleted_at is not None:
                         # Probably the head of the queue now: open its watch before the request.
                         self._open_watch(self._acquisition.target(), 0)
@@ -169,6 +173,19 @@ class Attempt:
     def _observe_failure(self, error: BaseException | None) -> None:
         if self.observation is not None and self.holding is None:
             self.observation.gave_up(self._acquisition.uuid, error)
+
+    def _await_turn(self) -> Steps[None]:
+        """Wait until this process's waiters with older tickets have queued again.
+
+        An outage that ends one ticket ends all of its lease: they get new ones in their old order.
+        """
+        limit = min(Deadline.after(REQUEUE_TURN_S), self._deadline)
+        while (inbox := self._inbox) is not None and not limit.expired():
+            if self.store.background.tickets.is_next(inbox):
+                return
+            yield NextEvent(inbox, limit.remaining())
+            if self._is_given_up:
+                raise GivenUp
 
     def _begin_with_new_uuid(self) -> Steps[Step]:
         yield from self._withdrawing()
@@ -269,7 +286,9 @@ class Attempt:
         self._watched = target
         self._inbox = inbox = self._make_inbox()
         if self.store.can.queue:
-            self.store.background.tickets.join(inbox)
+            self.store.background.tickets.join(
+                inbox, self._acquisition.name, self._acquisition.ticket_revision
+            )
         self._watch = self.store.watch(target, revision, inbox.put)
         return inbox
 

@@ -161,7 +161,9 @@ class Acquisition(Validity):
         self._has_ticket_lease = has_ticket_lease
         self._own = own
         self._has_queue = has_queue
-        self._ticket_revision, self._is_queue_short = 0, False
+        self.ticket_revision = 0
+        """The revision of its latest ticket, which may be lost; 0: it had none."""
+        self._is_queue_short = False
         self._watched: WatchTarget | None = None
         self._sent_at = 0.0
         self._may_reclaim = holder.identity is not None  # at most one Reclaim is sent
@@ -205,7 +207,7 @@ class Acquisition(Validity):
         if isinstance(outcome, Taken):
             self.token = outcome.token
         elif isinstance(outcome, Queued):
-            self._ticket_revision = outcome.ticket_revision
+            self.ticket_revision = outcome.ticket_revision
             self._is_queue_short = outcome.waiters is not None and outcome.waiters <= SHORT_QUEUE
         self.delivery.in_flight = False
         after = _HANDLER_OF[self.state].get(type(outcome))
@@ -242,12 +244,12 @@ class Acquisition(Validity):
             return None
         self._is_releasing = True
         may_arrive_late = self.may_arrive_late
-        if not (may_arrive_late or self.token or self._ticket_revision):
+        if not (may_arrive_late or self.token or self.ticket_revision):
             return None  # so a plain refusal costs no further request
         return Withdraw(self.name, self.uuid, may_arrive_late, delivery=self.delivery)
 
     def _taken(self, outcome: Taken, now: Now) -> Step:
-        self._ticket_revision = 0
+        self.ticket_revision = 0
         self._confirm(self._sent_at, outcome.token)
         if outcome.by_earlier_send or now.monotonic - self._sent_at > self._runtime.push_interval:
             # The store has stamps from an earlier send, or the answer took long: push first.
@@ -302,7 +304,7 @@ class Acquisition(Validity):
         if previous is None or not ours or self._lives(previous):
             self.rival = previous if ours else None
             if self._queue:  # with a ticket it keeps its place
-                return self._read_position(now) if self._ticket_revision else self._join_queue(now)
+                return self._read_position(now) if self.ticket_revision else self._join_queue(now)
             return End.BUSY
         log.warning(
             "Taking %r over from %s: the identity is the same. Live processes on different "
@@ -355,12 +357,12 @@ class Acquisition(Validity):
     def _claim(self, now: Now) -> Step:
         if not self._has_queue:
             return self._ask(Take(self._stamped(now), delivery=self.delivery), now)
-        return self._ask(Claim(self._stamped(now), self._ticket_revision), now)
+        return self._ask(Claim(self._stamped(now), self.ticket_revision), now)
 
     def _read_position(
         self, now: Now, predecessor: str | None = None, deleted_at: int | None = None
     ) -> Request:
-        ticket = self._ticket_revision
+        ticket = self.ticket_revision
         return self._ask(GetPosition(self.name, self.uuid, ticket, predecessor, deleted_at), now)
 
     def _ask(self, request: Request, now: Now) -> Request:

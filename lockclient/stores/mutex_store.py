@@ -99,11 +99,14 @@ class Capabilities:
 class TicketRenewal(Protocol):
     """Extends the leases of waiters' tickets while the waiters can act: `common.ticket_leases`."""
 
-    def join(self, inbox: Inbox) -> None:
-        """Keep this waiter's ticket alive until it leaves."""
+    def join(self, inbox: Inbox, lock: str, revision: int) -> None:
+        """Keep the ticket of this revision alive until its waiter leaves."""
 
     def leave(self, inbox: Inbox) -> None:
-        """Forget this waiter."""
+        """Forget this waiter: its acquisition has ended, or has another ticket."""
+
+    def is_next(self, inbox: Inbox) -> bool:
+        """Return whether a waiter may replace its lost ticket; else it gets a gap when it may."""
 
 
 class BackgroundWork(Protocol):

@@ -7,7 +7,7 @@ from typing import Any
 
 _REVISIONS = {
     *("revision", "created", "ticket_revision", "predecessor_deleted_at", "fencing_token", "token"),
-    *("_ticket_revision", "_written_at"),
+    "_written_at",
 }
 _LEFT_OUT = {"_own", "_runtime", "_record", "_confirmed_at", "deadline", "quiet_until", "_sent_at"}
 _FLAGS = ("resent", "held", "over", "dead", "gone", "pushes")

@@ -1,9 +1,10 @@
-"""Leases of waiters' tickets: how long they last, and their renewal while the waiters can act."""
+"""Leases of waiters' tickets: how long they last, their renewal, and the order after a loss."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable
+from operator import itemgetter
 
 from lockclient.errors import ClusterMutexError, StoreClosed
 from lockclient.model.clocks import Deadline
@@ -17,6 +18,8 @@ TICKET_TTL_S = 10
 """Seconds after the last `MutexStore.extend_tickets` at which tickets expire."""
 TICKET_RENEWAL_S = TICKET_TTL_S / 4
 """Seconds between two renewals of a ticket."""
+
+_Place = tuple[Hashable, str, int]  # waiter group, lock, revision of the ticket
 
 
 class WaiterGroup:
@@ -46,21 +49,44 @@ class TicketLeases:
         self._pool = WorkerPool("tickets", 1)
         self._repeating = Repeating(self._pool.submit, self._extend_all)
         self._is_repeating = False
-        self._inboxes: dict[Inbox, None] = {}
+        self._inboxes: dict[Inbox, _Place] = {}
+        self._requeueing: dict[Inbox, _Place] = {}
         self._groups: dict[Hashable, WaiterGroup] = {}  # used by the pool's thread alone
 
-    def join(self, inbox: Inbox) -> None:
-        """Keep this waiter's ticket alive until it leaves."""
+    def join(self, inbox: Inbox, lock: str, revision: int) -> None:
+        """Keep the ticket of this revision alive until its waiter leaves."""
         # The caller adds its inbox, then reads `_is_repeating`. The thread clears that, then reads
         # the inboxes. So at least one of them sees the other.
-        self._inboxes[inbox] = None
+        self._inboxes[inbox] = inbox.waiter_group, lock, revision
         if not self._is_repeating:
             self._repeating.run_within(TICKET_RENEWAL_S)  # first: an interrupt may end this call
             self._is_repeating = True
 
     def leave(self, inbox: Inbox) -> None:
-        """Forget this waiter."""
-        self._inboxes.pop(inbox, None)
+        """Forget this waiter: its acquisition has ended, or has another ticket."""
+        self._requeueing.pop(inbox, None)
+        left = self._inboxes.pop(inbox, None)
+        behind = [
+            (place[2], other)
+            for other, place in list(self._requeueing.items())
+            if left is not None and place[:2] == left[:2]
+        ]
+        if behind:
+            _notify_of_gap([min(behind, key=itemgetter(0))[1]])
+
+    def is_next(self, inbox: Inbox) -> bool:
+        """Return whether a waiter may replace its lost ticket; else it gets a gap when it may.
+
+        It may if no waiter has an older ticket with the same lock and lease, which is lost, too.
+        """
+        # The caller adds itself to `_requeueing`, then reads `_inboxes`. A waiter that leaves
+        # removes itself there, then reads `_requeueing`. So at least one of them sees the other.
+        place = self._requeueing[inbox] = self._inboxes[inbox]
+        places = list(self._inboxes.values())
+        if not any(other[:2] == place[:2] and other[2] < place[2] for other in places):
+            return True
+        self._repeating.run_within(0)  # the head watches no ticket: only this shows it the loss
+        return False
 
     def close(self) -> None:
         """Wake all waiters, for good."""

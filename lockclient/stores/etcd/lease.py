@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 
-from lockclient.errors import StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.etcd.errors import ErrorKind
 from lockclient.stores.etcd.wire import messages_pb2 as wire
@@ -13,6 +12,8 @@ from lockclient.stores.etcd.wire.channels import Channels
 from lockclient.stores.etcd.wire.failover import WireError
 from lockclient.stores.etcd.wire.rpc_methods import GRANT, KEEP_ALIVE, REVOKE
 from lockclient.threads.reentrancy import briefly
+
+_NONE = (0, -math.inf)
 
 
 class Lease:
@@ -22,8 +23,9 @@ class Lease:
         channels: how to reach etcd.
         ttl: seconds for which it is granted.
         min_left: `get` uses a lease that has at least these seconds left.
-        renewed: True: `get` extends a lease with less time left; False: it asks for a new one, and
-            the old one expires.
+        renewed: True: `get` extends a lease with less time left, and asks for a new one only if
+            etcd does not know it any more: after an outage etcd gives each lease its full time
+            again. False: it asks for a new one, and the old one expires.
     """
 
     def __init__(
@@ -34,11 +36,15 @@ class Lease:
         self._min_left = min_left
         self._renewed = renewed
         self._lock = threading.Lock()
-        self.id = 0
+        # Its id and the monotonic time until which `get` costs no request: counted from before the
+        # request, so never later than by etcd's clock. Replaced at once, so no reader mixes two.
+        self._granted = _NONE
         self._is_lost = False  # not reported by `extend` yet
-        # By our clock, counted from before the request: never later than by etcd's.
-        self.usable_until = -math.inf
-        """Before this monotonic time `get` costs no request."""
+
+    def usable(self) -> int:
+        """Return its id if `get` costs no request, else 0."""
+        number, until = self._granted
+        return number if monotonic() <= until else 0
 
     def get(self, deadline: Deadline) -> int:
         """Return the id of the lease, a new one if none has enough time left.
@@ -48,53 +54,52 @@ class Lease:
             StoreUnavailable: etcd did not answer by the deadline.
         """
         # Without a lock, behind which callers would wait for the deadlines of others.
-        if monotonic() > self.usable_until and not (self._renewed and self._keep_alive(deadline)):
-            sent_at = monotonic()
-            grant = wire.LeaseGrant(ttl=math.ceil(self._ttl))
-            answer = self._channels.call(GRANT, grant, deadline)
-            with briefly(self._lock):
-                # The first of several answers counts, because tickets may be bound to its
-                # lease; the other leases expire.
-                if monotonic() > self.usable_until:
-                    self.id, self.usable_until = answer.id, sent_at + answer.ttl - self._min_left
-        return self.id
+        if number := self.usable():
+            return number
+        number, _ = self._granted
+        if self._renewed and self._keep_alive(number, deadline):
+            return number
+        sent_at = monotonic()
+        answer = self._channels.call(GRANT, wire.LeaseGrant(ttl=math.ceil(self._ttl)), deadline)
+        # The first of several answers counts, because tickets may be bound to its lease; the other
+        # leases expire.
+        return self._replace((0, number), answer.id, sent_at + answer.ttl)
 
     def extend(self, deadline: Deadline) -> bool:
         """Extend it; return False without a lease, or if one was lost since the last call.
 
         Keys that were bound to a lost lease are gone, even if there is a new lease by now.
         """
-        is_alive = self._keep_alive(deadline)  # if it raises, the caller tries again
+        is_alive = self._keep_alive(self._granted[0], deadline)  # raises: the caller tries again
         was_lost, self._is_lost = self._is_lost, False
         return is_alive and not was_lost
 
-    def _keep_alive(self, deadline: Deadline) -> bool:
-        number = self.id
+    def _keep_alive(self, number: int, deadline: Deadline) -> bool:
         if not number:
             return False
         sent_at = monotonic()
-        try:
-            answer = self._channels.call(KEEP_ALIVE, wire.LeaseKeepAlive(id=number), deadline)
-        except StoreUnavailable:
-            # The next `get` asks for a new one.
-            if monotonic() >= self.usable_until + self._min_left:
-                self.forget(number)
-            raise
+        answer = self._channels.call(KEEP_ALIVE, wire.LeaseKeepAlive(id=number), deadline)
         if answer.ttl <= 0:
             self.forget(number)
             return False
-        self.usable_until = sent_at + answer.ttl - self._min_left
+        self._replace((number,), number, sent_at + answer.ttl)
         return True
+
+    def _replace(self, old: tuple[int, ...], new: int, expires_at: float) -> int:
+        """Note what etcd granted, unless the lease is another one by now; return its id."""
+        with briefly(self._lock):
+            if self._granted[0] in old:
+                self._granted = new, expires_at - self._min_left
+            return self._granted[0]
 
     def forget(self, number: int) -> None:
         """Note that etcd does not know this lease any more."""
-        if self.id == number:
-            self.id, self.usable_until = 0, -math.inf
-            self._is_lost = True
+        if self._granted[0] == number:
+            self._granted, self._is_lost = _NONE, True
 
     def revoke(self, deadline: Deadline) -> None:
         """End it, which deletes every key that is bound to it."""
-        number = self.id
+        number, _ = self._granted
         self.forget(number)
         if number:
             try:

@@ -58,7 +58,7 @@ class TestTickets:
     def test_the_ticket_lease_is_renewed_while_a_client_waits(self) -> None:
         store = KeptStore()
         tickets, inbox = store.background.tickets, ThreadInbox()
-        tickets.join(inbox)
+        tickets.join(inbox, "x", 1)
         wait_until(lambda: store.kept >= 3)
         tickets.leave(inbox)
 
@@ -77,19 +77,33 @@ class TestTickets:
         while store.kept < 3:
             assert time.monotonic() < until
             inbox = ThreadInbox()
-            tickets.join(inbox)
+            tickets.join(inbox, "x", 1)
             time.sleep(0.01)
             tickets.leave(inbox)
 
-    def test_a_lost_ticket_lease_wakes_each_waiter(self) -> None:
-        store = KeptStore()
-        store.answers = [False]
-        inboxes = [ThreadInbox() for _ in range(3)]
-        for inbox in inboxes:
-            store.background.tickets.join(inbox)
-        for inbox in inboxes:
-            assert inbox.get(10) == WatchEvent(0, gap=True)
+    def test_a_lost_ticket_lease_wakes_each_waiter_and_they_queue_again_in_order(self) -> None:
+        """One after the other; those of other locks and leases are not waited for."""
+        store, gap = KeptStore(), WatchEvent(0, gap=True)
+        store.answers = [False, False]
+        tickets = store.background.tickets
+        third, first, second, other_lock = (ThreadInbox() for _ in range(4))
+        other_lease = BusyInbox("a loop")
+        for inbox, revision in ((third, 7), (first, 3), (second, 5), (other_lease, 6)):
+            tickets.join(inbox, "x", revision)
+        tickets.join(other_lock, "y", 4)
+        for inbox in (first, second, third, other_lock, other_lease):
+            assert inbox.get(10) == gap
         wait_until(lambda: store.kept >= 3)
+        assert not tickets.is_next(third)
+        assert not tickets.is_next(second)
+        assert all(map(tickets.is_next, (first, other_lock, other_lease)))
+        tickets.join(ThreadInbox(), "x", 8)  # the first one's new ticket
+        tickets.leave(first)
+        assert (second.get(10), third.get(0)) == (gap, None)
+        assert tickets.is_next(second)
+        tickets.leave(second)
+        assert third.get(10) == gap
+        assert tickets.is_next(third)
 
     @pytest.mark.parametrize("error", [StoreUnavailable("away"), StoreError("no right")])
     def test_a_failure_is_no_loss(self, error: Exception, caplog: pytest.LogCaptureFixture) -> None:
@@ -97,7 +111,7 @@ class TestTickets:
         store = KeptStore()
         store.answers = [error]
         tickets, inbox = store.background.tickets, ThreadInbox()
-        tickets.join(inbox)
+        tickets.join(inbox, "x", 1)
         wait_until(lambda: store.kept >= 2)
         assert inbox.get(0) is None
         assert f"could not be renewed; retrying: {error}" in caplog.text
@@ -115,7 +129,7 @@ class TestTickets:
 
         store.extend_tickets = keep  # type: ignore[method-assign]
         for inbox in (able, blocked):
-            store.background.tickets.join(inbox)
+            store.background.tickets.join(inbox, "x", 1)
         wait_until(lambda: kept.count("a loop") >= 2)
         blocked.able = False
         wait_until(lambda: kept[-4:] == [None] * 4, what="renewals of one group only")

@@ -20,6 +20,7 @@ import os
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import grpc
@@ -103,11 +104,11 @@ class AioChannels:
 
     async def lease_id(self, lease: Lease, deadline: Deadline) -> int:
         """See `Lease.get`; a thread asks, because a lease may need a stream."""
-        if monotonic() > lease.usable_until:
-            async with self._granting.turn(deadline):
-                if monotonic() > lease.usable_until:
-                    await by_thread(self._background.leases.submit, lambda: lease.get(deadline))
-        return lease.id
+        if number := lease.usable():
+            return number
+        async with self._granting.turn(deadline):
+            get = partial(lease.get, deadline)
+            return lease.usable() or await by_thread(self._background.leases.submit, get)
 
     async def _send(
         self,
