@@ -133,6 +133,7 @@ FAULTS: dict[str, tuple[bool, Fault]] = {
     "leader cut off": (True, Cluster.cut_off),
     "leader moved": (True, moved),
     "all restarted": (True, restarted),
+    "leader replaced": (True, Cluster.replaced),
 }
 
 

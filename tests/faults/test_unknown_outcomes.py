@@ -12,10 +12,9 @@ from contextlib import closing
 
 import pytest
 
-from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, Settings
+from lockclient import AsyncClusterMutex, ClusterMutex, LockLost, Settings, open_store
 from lockclient.cli.setup.etcd_server import Etcd
-from lockclient.stores.etcd.store import EtcdStore
-from tests.support.etcd_store import etcd_store
+from lockclient.stores.mutex_store import MutexStore
 from tests.support.locks import read
 from tests.support.processes import Figure, wait_until
 from tests.support.tcp_proxy import Fault, Proxy
@@ -27,16 +26,16 @@ REQUESTS = {"free": 3, "held": 6}
 lease, a ticket and a watch, after which it claims."""
 
 Losses = list[LockLost]
-Driver = Callable[[EtcdStore, str, Losses], None]
+Driver = Callable[[MutexStore, str, Losses], None]
 
 
-def in_a_thread(store: EtcdStore, name: str, losses: Losses) -> None:
+def in_a_thread(store: MutexStore, name: str, losses: Losses) -> None:
     with ClusterMutex(name, store=store, on_lost=losses.append) as held:
         held.alive(force=True)
     wait_until(lambda: not store.background.unfinished(), what="the clean-up")
 
 
-def on_a_loop(store: EtcdStore, name: str, losses: Losses) -> None:
+def on_a_loop(store: MutexStore, name: str, losses: Losses) -> None:
     async def main() -> None:
         async with AsyncClusterMutex(name, store=store, on_lost=losses.append) as held:
             await held.alive(force=True)
@@ -50,7 +49,7 @@ def on_a_loop(store: EtcdStore, name: str, losses: Losses) -> None:
 @pytest.mark.promise(number=7)
 @pytest.mark.parametrize("driver", [in_a_thread, on_a_loop])
 def test_the_caller_and_the_store_agree_in_the_end(
-    etcd: Etcd, store: EtcdStore, driver: Driver, figure: Figure
+    etcd: Etcd, store: MutexStore, root: str, driver: Driver, figure: Figure
 ) -> None:
     losses: Losses = []
 
@@ -58,8 +57,8 @@ def test_the_caller_and_the_store_agree_in_the_end(
         name = f"{life}, {fault.name} at request {number}"
         other = ClusterMutex(name, store=store)
         with Proxy(etcd.endpoint) as proxy, ThreadPoolExecutor(1) as thread:
-            settings = Settings((proxy.endpoint,), root=store.location.root)
-            with closing(etcd_store(settings)) as disturbed:
+            settings = Settings((proxy.endpoint,), root=root)
+            with closing(open_store(settings)) as disturbed:
                 if life == "held":
                     other.acquire()
                 proxy.inject(fault, number)

@@ -18,6 +18,7 @@ from tests.support.bucket.server import SLOW
 from tests.support.bucket_store import settings_of
 from tests.support.doctor_bench import Bench
 from tests.support.etcd_binary import OPEN, add_users, etcdctl_of, exhaust_space, frozen
+from tests.support.etcd_learner import voter_and_learner
 from tests.support.locks import take
 from tests.support.processes import wait_until
 
@@ -83,6 +84,14 @@ def _grpc_proxy(bench: Bench) -> Iterator[Settings]:
     bench.exits.callback(proxy.kill)
     wait_until(lambda: not is_free(port), what="the proxy")
     yield Settings((endpoint,), bench.settings.root)
+
+
+@finds("is a learner")
+def _learner(bench: Bench) -> Iterator[Settings]:
+    members = voter_and_learner(bench.etcd.binary, bench.folder)
+    voter, learner = bench.exits.enter_context(members)
+    yield Settings((voter.endpoint,))
+    yield Settings((learner.endpoint, voter.endpoint))
 
 
 @finds("raises an alarm")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.rpc_methods import OPTIONS, STATUS, make_call
 from tests.support.etcd_binary import etcdctl_of
+from tests.support.etcd_learner import add_learner, succeeds
 from tests.support.processes import wait_until
 
 _SIZE = 3
@@ -286,6 +288,29 @@ class Cluster:
         hear; clients reach it all the time."""
         with self._wires.cut(self.members.index(member), says=says, hears=hears):
             yield
+
+    @contextmanager
+    def replaced(self, member: Etcd) -> Iterator[None]:
+        """Remove a member and add it anew, as a learner until the end of the block."""
+        status, process = _status(member), member.process
+        assert status is not None
+        assert process is not None
+        number = self.members.index(member)
+        known = self.members[number - 1]
+        # etcd refuses while a member is connected for less than 5 s.
+        removal = ("member", "remove", f"{status.member:x}")
+        wait_until(lambda: succeeds(known, *removal), what="the removal")
+        wait_until(lambda: process.poll() is not None, what="the removed member's end")
+        shutil.rmtree(member.data)
+        add_learner(known, member, f"m{number}", Wires.url(number))
+        try:
+            yield
+        finally:
+            status = _status(member)
+            assert status is not None
+            promotion = ("member", "promote", f"{status.member:x}")
+            leader = self.leader(without=member)
+            wait_until(lambda: succeeds(leader, *promotion), what="the promotion")
 
     def restart(self, member: Etcd) -> None:
         """End a member in good order (SIGTERM) and start it again with its data."""

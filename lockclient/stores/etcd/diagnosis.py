@@ -120,6 +120,9 @@ def judge_members(found: Sequence[Member]) -> Iterator[Finding]:
         size = f", {member.size / 2**20:.1f} MiB of data" if member.size else ""
         text = f"etcd at {member.endpoint} answers, version {member.version}{leads}{size}."
         yield Finding("member", FINE, text)
+        if member.learner:
+            text = f"etcd at {member.endpoint} is a learner: it takes no requests until promoted."
+            yield Finding("member", WARNING, text, "Promote it: `etcdctl member promote ID`.")
         yield from _version(member)
         yield from _space(member)
         yield from _pages(member)

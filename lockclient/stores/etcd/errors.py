@@ -22,8 +22,8 @@ from lockclient.stores.etcd.location import EtcdLocation
 class ErrorKind(Enum):
     """The meaning of an error for its request."""
 
-    NOT_SENT = auto()
-    """No connection: the request can't have happened. Try another member."""
+    NOT_EXECUTED = auto()
+    """No connection, or this member serves no clients now: nothing happened. Ask another member."""
     UNKNOWN = auto()
     """It may have happened. Send it again to any member: its answer shows that."""
     NEW_TOKEN = auto()
@@ -42,6 +42,8 @@ class ErrorKind(Enum):
     """The store refuses the request, and would again; nothing happened."""
 
 
+LEARNER: Final = "rpc not supported for learner"
+"""The answer of a member that was added as a learner, until it is promoted."""
 _TEXTS = (
     ("required revision has been compacted", ErrorKind.COMPACTED),
     ("requested lease not found", ErrorKind.NO_LEASE),
@@ -52,11 +54,14 @@ _TEXTS = (
     ("auth: revision in header is old", ErrorKind.NEW_TOKEN),
     ("user name is empty", ErrorKind.NEW_TOKEN),
     ("permission denied", ErrorKind.NO_RIGHT),
-    ("failed to connect to all addresses", ErrorKind.NOT_SENT),
-    ("errors resolving", ErrorKind.NOT_SENT),
-    ("dns resolution failed", ErrorKind.NOT_SENT),
+    ("failed to connect to all addresses", ErrorKind.NOT_EXECUTED),
+    ("errors resolving", ErrorKind.NOT_EXECUTED),
+    ("dns resolution failed", ErrorKind.NOT_EXECUTED),
     ("context deadline exceeded", ErrorKind.UNKNOWN),
-    ("too many requests", ErrorKind.NOT_SENT),
+    ("too many requests", ErrorKind.NOT_EXECUTED),
+    # Checked before a request is executed; UNAVAILABLE up to 3.5, then FAILED_PRECONDITION.
+    (LEARNER, ErrorKind.NOT_EXECUTED),
+    ("etcdserver: not capable", ErrorKind.NOT_EXECUTED),
     ("received message larger than max", ErrorKind.TOO_LARGE),  # gRPC, after the answer
 )
 _CODES = {

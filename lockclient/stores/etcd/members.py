@@ -23,7 +23,7 @@ import grpc
 from lockclient.errors import ClusterMutexError
 from lockclient.model.clocks import Deadline
 from lockclient.stores.common.network_errors import Cause, Reason
-from lockclient.stores.etcd.errors import ErrorKind, diagnose
+from lockclient.stores.etcd.errors import LEARNER, ErrorKind, diagnose
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.channels import Channels
@@ -56,6 +56,7 @@ class Member:
     Attributes:
         trouble: why it did not answer.
         ahead: seconds that its wall clock is ahead of ours, within half a second.
+        learner: whether it takes no requests, because it has not been promoted yet.
         size, in_use, quota: bytes of its database file, of the data in it, and the file's limit.
         auth: whether clients need a user.
         certified: whether clients need a certificate.
@@ -67,6 +68,7 @@ class Member:
     trouble: str = ""
     ahead: float | None = None
     leader: bool = False
+    learner: bool = False
     size: int = 0
     in_use: int = 0
     quota: int = 0
@@ -98,19 +100,20 @@ def _member(location: EtcdLocation, endpoint: str, timeout: float) -> Member:
         return Member(endpoint, trouble=_what_else(location, endpoint, timeout))
 
     sizes = _sizes(location, endpoint, timeout)
-    status, auth = _itself(location, endpoint, timeout)
+    status, auth, learner = _itself(location, endpoint, timeout)
     return Member(
         endpoint,
         version,
         ahead=clock_ahead(headers, before, after),
         leader=0 != status.header.member_id == status.leader,
+        learner=learner,
         size=sizes.get("mvcc_db_total_size_in_bytes", status.db_size),
         in_use=sizes.get("mvcc_db_total_size_in_use_in_bytes", 0),
         quota=sizes.get("server_quota_backend_bytes", 0),
         alarms=tuple(status.errors),
         auth=auth,
         certified=_refuses_strangers(location, endpoint, timeout),
-        pages=_answers_pages(location, endpoint, timeout),
+        pages=not learner and _answers_pages(location, endpoint, timeout),
     )
 
 
@@ -125,9 +128,9 @@ def _what_else(location: EtcdLocation, endpoint: str, timeout: float) -> str:
 
 def _itself(
     location: EtcdLocation, endpoint: str, timeout: float
-) -> tuple[wire.StatusAnswer, bool | None]:
-    """Ask this member for its status (empty without an answer), and whether clients need a user."""
-    status, auth = wire.StatusAnswer(), None
+) -> tuple[wire.StatusAnswer, bool | None, bool]:
+    """Ask for its status (may be empty), whether clients need a user, if it is a learner."""
+    status, auth, learner = wire.StatusAnswer(), None, False
     with closing(Channels(replace(location, endpoints=(endpoint,)))) as alone:
         with suppress(WireError, ClusterMutexError):
             status = alone.call(STATUS, wire.Status(), Deadline.after(timeout))
@@ -136,9 +139,11 @@ def _itself(
             authenticate = alone.unary[endpoint].stub(AUTHENTICATE)
             authenticate(wire.Authenticate(), timeout=timeout)
         except grpc.RpcError as error:
-            if diagnose(error) not in (ErrorKind.NOT_SENT, ErrorKind.UNKNOWN):
-                auth = "not enabled" not in (error.details() or "")
-    return status, auth
+            details = error.details() or ""
+            learner = LEARNER in details
+            if diagnose(error) not in (ErrorKind.NOT_EXECUTED, ErrorKind.UNKNOWN):
+                auth = "not enabled" not in details
+    return status, auth, learner
 
 
 def _refuses_strangers(location: EtcdLocation, endpoint: str, timeout: float) -> bool:

@@ -143,8 +143,10 @@ class Failover:
         return self.good
 
     def failed(self, member: Endpoint) -> None:
-        """Ask this member last, for `COOL_DOWN_S`."""
+        """Ask another member next, and this one last for `COOL_DOWN_S`."""
         member.cooling_until = monotonic() + COOL_DOWN_S
+        if member is self.good:
+            self.good = min(self.members, key=attrgetter("cooling_until"))
 
     def report(self, trouble: str | None) -> None:
         """Log the begin and the end of an outage, and each reason why it lasts, once.
@@ -285,7 +287,7 @@ class Tries:
             self._last = cause_of(error)
             self._new_tokens += 1
             return min(0.05 * (self._new_tokens - 1), self._deadline.remaining())
-        if fault not in (ErrorKind.NOT_SENT, ErrorKind.UNKNOWN):
+        if fault not in (ErrorKind.NOT_EXECUTED, ErrorKind.UNKNOWN):
             store_error = refused(error, member.endpoint, failover.location)
             store_error.unknown = self._delivery.is_unknown
             raise WireError(fault, error, store_error)

@@ -18,7 +18,7 @@ from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.wire import connection, failover
 from lockclient.stores.etcd.wire.channels import Borrowed
 from lockclient.stores.etcd.wire.connection import Connection
-from lockclient.stores.etcd.wire.failover import MAX_REASONS, Failover, Tries
+from lockclient.stores.etcd.wire.failover import COOL_DOWN_S, MAX_REASONS, Failover, Tries
 from lockclient.stores.etcd.wire.rpc_methods import TXN
 from tests.simulation.members import Failed as Error
 from tests.support.fake_clock import FakeClock
@@ -125,6 +125,15 @@ def test_a_request_with_a_stale_token_does_not_discard_the_new_token() -> None:
     member.token = "of today"
     second.failed(STALE)
     assert member.token == "of today"
+
+
+def test_after_a_failure_another_member_is_next_however_late(clock: FakeClock) -> None:
+    """A stream is opened again after a pause as long as the time in which a member cools down."""
+    failover = Failover(EtcdLocation(("one:2379", "two:2379")))
+    for number in (0, 1, 0):
+        assert failover.next() is failover.members[number]
+        failover.failed(failover.members[number])
+        clock.now += COOL_DOWN_S + 0.1
 
 
 def test_a_request_cancelled_by_close_has_an_unknown_outcome() -> None:

@@ -49,9 +49,17 @@ NO_SUCH_HOST = "DNS resolution failed for nowhere:2379: Domain name not found"
         (Code.CANCELLED, None, ErrorKind.UNKNOWN),
         (Code.INTERNAL, "Received RST_STREAM with error code 2", ErrorKind.UNKNOWN),
         # It can't have happened.
-        (Code.UNAVAILABLE, CONNECT, ErrorKind.NOT_SENT),
-        (Code.UNAVAILABLE, TLS, ErrorKind.NOT_SENT),
-        (Code.RESOURCE_EXHAUSTED, "etcdserver: too many requests", ErrorKind.NOT_SENT),
+        (Code.UNAVAILABLE, CONNECT, ErrorKind.NOT_EXECUTED),
+        (Code.UNAVAILABLE, TLS, ErrorKind.NOT_EXECUTED),
+        (Code.RESOURCE_EXHAUSTED, "etcdserver: too many requests", ErrorKind.NOT_EXECUTED),
+        # By the state of one member; in each pair as up to etcd 3.5, and as from 3.6 on.
+        *(
+            (code, f"etcdserver: {text}", ErrorKind.NOT_EXECUTED)
+            for text in ("rpc not supported for learner", "not capable")
+            for code in (Code.UNAVAILABLE, Code.FAILED_PRECONDITION)
+        ),
+        # An alarm that all members obey.
+        (Code.DATA_LOSS, "etcdserver: corrupt cluster", ErrorKind.REFUSED),
         # The same code for different things: the text decides.
         (Code.INVALID_ARGUMENT, "etcdserver: invalid auth token", ErrorKind.NEW_TOKEN),
         (Code.UNAUTHENTICATED, "etcdserver: invalid auth token", ErrorKind.NEW_TOKEN),
