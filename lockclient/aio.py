@@ -180,8 +180,8 @@ class AsksStoreAsync:
 class AsyncHeldLock(BaseHeldLock, AsksStoreAsync):
     """One acquisition of a lock by `AsyncClusterMutex`; see `HeldLock`.
 
-    Any task or callback may use it. The mutex refers to it until the task that acquired it ends.
-    If that task ends without a release, the unlocker removes the lock.
+    Any task or callback may use it, also after the task that acquired it has ended. Refer to it as
+    long as that: from the end of the task on, the mutex refers to it weakly.
     """
 
     __slots__ = ("_loop",)

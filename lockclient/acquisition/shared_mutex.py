@@ -114,19 +114,26 @@ def newest_held() -> Holding | None:
 class Acquisitions(Generic[Held]):
     """The unreleased acquisitions of one mutex object.
 
-    The mutex keeps a thread's acquisition alive. It keeps a task's until the task ends, because an
-    ended task can't release it.
+    The mutex keeps a thread's acquisition alive, and a task's until the task ends. From then on it
+    refers to it weakly, because an ended task can't release it: the program has to keep it alive.
     """
 
     __slots__ = ("_name", "_taken")
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._taken: dict[str, tuple[object, Held]] = {}  # by uuid: the owner, its acquisition
+        # By uuid: the owner, its acquisition, and a dict that keeps that alive, or is empty.
+        self._taken: dict[str, tuple[object, ref[Held], dict[str, Held]]] = {}
 
     def unreleased(self) -> list[tuple[object, Held]]:
         """Return the owners and acquisitions, the oldest first."""
-        return [taken for taken in list(self._taken.values()) if not taken[1]._holding.ended]
+        remembered = [(owner, held) for _, owner, held in self._remembered() if held]
+        return [taken for taken in remembered if not taken[1]._holding.ended]
+
+    def _remembered(self) -> list[tuple[str, object, Held | None]]:
+        # First the strong one: the collector clears weak references before it calls finalizers.
+        taken = list(self._taken.items())
+        return [(uuid, owner, kept.get(uuid) or weak()) for uuid, (owner, weak, kept) in taken]
 
     def add(self, held: Held, owner: object) -> None:
         """Add an acquisition that has just succeeded.
@@ -135,8 +142,8 @@ class Acquisitions(Generic[Held]):
         a call by each of them still raises `LockLost`.
         """
         lost = []
-        for uuid, (earlier_owner, earlier) in list(self._taken.items()):
-            if "release" not in earlier._holding.one_time:  # released
+        for uuid, earlier_owner, earlier in self._remembered():
+            if earlier is None or "release" not in earlier._holding.one_time:  # released
                 self._taken.pop(uuid, None)
             elif not earlier.healthy:
                 if earlier_owner == owner:
@@ -146,13 +153,16 @@ class Acquisitions(Generic[Held]):
         for uuid in lost[:-MAX_LOST]:
             self._taken.pop(uuid, None)
         uuid = held._acquisition.uuid
+        kept = {uuid: held}
         if isinstance(owner, ref):
             task = owner()
             if task is None:  # the task that called `acquire()` has ended
-                return
-            # The collected ref becomes `pop`'s default; one call in C, so it is atomic.
-            owner = ref(task, partial(self._taken.pop, uuid))
-        self._taken[uuid] = owner, held
+                kept.clear()
+            else:
+                # The collected ref becomes `pop`'s default; one call in C, so it is atomic. From
+                # then on it equals only itself, so no later task passes for the ended one.
+                owner = ref(task, partial(kept.pop, uuid))
+        self._taken[uuid] = owner, ref(held), kept
 
     def find(self) -> Held | None:
         """Return the acquisition that a call by this caller means; None: none or several."""
@@ -160,9 +170,9 @@ class Acquisitions(Generic[Held]):
         for its_owner, held in reversed(unreleased):
             if its_owner == owner:
                 return held
-        lost = _lost.get()
+        lost = _lost.get()()
         if any(held is lost for _, held in unreleased):
-            return lost  # type: ignore[return-value]  # same mutex, so the same type
+            return lost  # type: ignore[no-any-return]  # same mutex, so the same type
         return unreleased[0][1] if len(unreleased) == 1 else None
 
     def require_own(self, call: str) -> Held:
@@ -190,8 +200,8 @@ class Acquisitions(Generic[Held]):
         return blocks[0][1] if blocks else None
 
     def _refusal(self, call: str) -> LockNotHeld:
-        for _, held in list(self._taken.values()):
-            if held._holding.is_inherited:
+        for _, _, held in self._remembered():
+            if held and held._holding.is_inherited:
                 return held._not_held(call)
         if not self.unreleased():
             text = f"The lock {self._name!r} is not held by this object: {call} needs it to be."
@@ -204,7 +214,8 @@ class Acquisitions(Generic[Held]):
         return LockNotHeld(text, name=self._name)
 
 
-_lost: ContextVar[BaseHeldLock | None] = ContextVar("clustermutex_lost", default=None)
+# Weak, because the tasks that `on_lost` starts inherit it, and may run on for long.
+_lost: ContextVar[Any] = ContextVar("clustermutex_lost", default=lambda: None)
 
 
 def for_on_lost(held: BaseHeldLock, call: Callable[[], object]) -> Callable[[], Any]:
@@ -221,5 +232,5 @@ def for_on_lost(held: BaseHeldLock, call: Callable[[], object]) -> Callable[[], 
             raise
 
     context = copy_context()
-    context.run(_lost.set, held)
+    context.run(_lost.set, ref(held))
     return partial(context.run, run_outside, logged)

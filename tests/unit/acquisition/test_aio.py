@@ -228,11 +228,13 @@ def test_a_late_waking_is_no_event() -> None:
 
 
 async def lose(store: MemoryStore, mutex: AsyncClusterMutex) -> None:
-    """Have the lock removed, and notice."""
+    """Have the lock removed, notice, and release it: else it would stay unreleased."""
     await mutex.acquire()
     store.model.remove_holder(NAME)
     with pytest.raises(LockLost):
         await mutex.alive(force=True)
+    with pytest.raises(LockLost):
+        await mutex.release()
 
 
 class TestOnLost:

@@ -20,7 +20,14 @@ from typing import Any
 
 import pytest
 
-from lockclient import AsyncClusterMutex, ClusterMutex, HeldLock, LockLost, LockNotHeld
+from lockclient import (
+    AsyncClusterMutex,
+    AsyncHeldLock,
+    ClusterMutex,
+    HeldLock,
+    LockLost,
+    LockNotHeld,
+)
 from tests.support.memory_store import MemoryStore
 from tests.support.processes import wait_until
 
@@ -155,6 +162,86 @@ class TestAsyncio:
 
         asyncio.run(main())
 
+    @pytest.mark.parametrize("kind", [ClusterMutex, AsyncClusterMutex])
+    def test_another_task_may_release_what_an_ended_task_acquired(
+        self, store: MemoryStore, kind: Any
+    ) -> None:
+        mutex = kind(NAME, store=store)
+
+        async def cell(call: Callable[[], Any]) -> Any:
+            result = call()
+            return await result if asyncio.iscoroutine(result) else result
+
+        async def main() -> None:
+            held = await asyncio.create_task(cell(mutex.acquire))
+            await end_of_last_task()
+            assert mutex.locked()
+            assert mutex.healthy
+            assert mutex.uuid == held.uuid
+            await asyncio.create_task(cell(lambda: mutex.alive(force=True)))
+            await asyncio.create_task(cell(mutex.release))
+            assert taken(store) is None
+
+        asyncio.run(main())
+
+    @pytest.mark.parametrize("kind", [ClusterMutex, AsyncClusterMutex])
+    def test_a_block_stays_open_when_the_task_that_began_it_has_ended(
+        self, store: MemoryStore, kind: Any
+    ) -> None:
+        mutex = kind(NAME, store=store)
+
+        async def fixture() -> AsyncIterator[None]:
+            if kind is AsyncClusterMutex:
+                async with mutex:
+                    yield
+            else:
+                with mutex:
+                    yield
+
+        async def step(fixture: AsyncIterator[None]) -> None:
+            await anext(fixture, None)
+
+        async def main() -> None:
+            opened = fixture()
+            await asyncio.create_task(step(opened))
+            await end_of_last_task()
+            assert mutex.locked()
+            assert mutex.uuid == taken(store)
+            await asyncio.create_task(step(opened))
+            assert taken(store) is None
+
+        asyncio.run(main())
+
+    def test_on_lost_of_an_ended_task_means_its_lock(self, store: MemoryStore) -> None:
+        async def main() -> None:
+            told: asyncio.Future[type[Exception] | None] = asyncio.Future()
+            go_on = asyncio.Event()
+
+            async def on_lost(_: LockLost) -> None:
+                await go_on.wait()
+                try:
+                    await mutex.release()
+                except LockLost as error:
+                    told.set_result(type(error))
+                else:
+                    told.set_result(None)
+
+            mutex = AsyncClusterMutex(NAME, store=store, on_lost=on_lost)
+
+            async def job() -> AsyncHeldLock | None:
+                return await mutex.acquire()
+
+            lost = await asyncio.create_task(job())
+            assert lost is not None
+            await end_of_last_task()
+            store.model.remove_holder(NAME)
+            async with mutex as held:
+                go_on.set()
+                assert await asyncio.wait_for(told, 60) is LockLost
+                assert taken(store) == held.uuid
+
+        asyncio.run(main())
+
     def test_the_lock_of_an_ended_task_is_forgotten(
         self, store: MemoryStore, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -165,8 +252,7 @@ class TestAsyncio:
 
         async def main() -> None:
             await asyncio.create_task(job())
-            await asyncio.sleep(0)  # the loop itself lets go of the task
-            gc.collect()
+            await end_of_last_task()
             assert not mutex.locked()
             with pytest.raises(LockNotHeld, match="is not held by this object"):
                 await mutex.release()
@@ -175,6 +261,12 @@ class TestAsyncio:
         wait_until(
             lambda: "was garbage-collected without being released" in caplog.text, what="a warning"
         )
+
+
+async def end_of_last_task() -> None:
+    """Return when the last awaited task is garbage-collected."""
+    await asyncio.sleep(0)  # the loop itself refers to it until then
+    gc.collect()
 
 
 class TestGarbageCollected:
