@@ -62,12 +62,13 @@ _thread = threading.local()
 class BaseHeldLock:
     """The base of `HeldLock` and `AsyncHeldLock`."""
 
-    __slots__ = ("__weakref__", "_acquisition", "_block", "_holding", "_on_lost")
+    __slots__ = ("__weakref__", "_acquisition", "_block", "_holding", "_mutex", "_on_lost")
 
     def __init__(self, holding: Holding, on_lost: OnLost | None, block: Block) -> None:
         self._holding = holding
         self._acquisition = holding.acquisition
         self._on_lost = on_lost
+        self._mutex: Callable[[], object] = lambda: None  # the `Acquisitions` of its mutex
         self._block = block
         handle = Handle(self, scheduler.shared.clean_up)
         handle.holding = holding

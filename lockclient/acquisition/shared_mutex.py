@@ -118,7 +118,7 @@ class Acquisitions(Generic[Held]):
     refers to it weakly, because an ended task can't release it: the program has to keep it alive.
     """
 
-    __slots__ = ("_name", "_taken")
+    __slots__ = ("__weakref__", "_name", "_taken")
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -152,7 +152,7 @@ class Acquisitions(Generic[Held]):
                     lost.append(uuid)
         for uuid in lost[:-MAX_LOST]:
             self._taken.pop(uuid, None)
-        uuid = held._acquisition.uuid
+        uuid, held._mutex = held._acquisition.uuid, ref(self)
         kept = {uuid: held}
         if isinstance(owner, ref):
             task = owner()
@@ -171,8 +171,8 @@ class Acquisitions(Generic[Held]):
             if its_owner == owner:
                 return held
         lost = _lost.get()()
-        if any(held is lost for _, held in unreleased):
-            return lost  # type: ignore[no-any-return]  # same mutex, so the same type
+        if lost is not None and lost._mutex() is self:  # even if `add` has forgotten it
+            return lost  # type: ignore[no-any-return]
         return unreleased[0][1] if len(unreleased) == 1 else None
 
     def require_own(self, call: str) -> Held:

@@ -118,6 +118,35 @@ class TestOneAcquisition:
         assert taken(store) == held.uuid
         held.release()
 
+    @pytest.mark.parametrize("calls", [1, 2])
+    def test_a_late_release_inside_on_lost_ends_nothing(
+        self, store: MemoryStore, calls: int
+    ) -> None:
+        """The caller has acquired again meanwhile, so the mutex has forgotten the lost lock."""
+        begun, acquired = threading.Event(), threading.Event()
+        raised: list[type[BaseException]] = []
+
+        def on_lost(_: LockLost) -> None:
+            begun.set()
+            acquired.wait(60)
+            for _turn in range(calls):
+                try:
+                    mutex.release()
+                except (LockLost, LockNotHeld) as error:
+                    raised.append(type(error))
+
+        mutex = ClusterMutex(NAME, store=store, on_lost=on_lost)
+        first = mutex.acquire()  # the program keeps it
+        store.model.remove_holder(NAME)
+        begun.wait(60)
+        held = mutex.acquire()
+        assert first is not None
+        assert held is not None
+        acquired.set()
+        wait_until(lambda: len(raised) == calls, what="the refusals")
+        held.check_health()
+        held.release()
+
     def test_release_inside_on_lost_ends_nothing(self, store: MemoryStore) -> None:
         """The next one's lock is not the callback's."""
         told: list[type[Exception]] = []
