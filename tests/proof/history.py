@@ -15,6 +15,7 @@ monotonic ones of one machine.
 | `lost` | client | lock, uuid: `on_lost` was called |
 | `killed`, `frozen`, `ended` | harness | process; of `frozen`: seconds |
 | `trouble` | harness | seconds: for so long not every message comes at once |
+| `outage` | harness | process, lock, seconds: its waiters reach no etcd, and none gives up |
 | `full` | harness | seconds: for so long etcd takes no write |
 | `settled` | harness | all trouble is over, and the last client has ended |
 | `limits` | harness | see `Limits` |

@@ -16,6 +16,8 @@ from tests.proof.history import Line
 from tests.proof.reigns import Reign
 
 Rule = Callable[[History], Iterator[str]]
+CONTACT_S = 2.0
+"""Seconds after an outage within which every waiter has a ticket."""
 COUNTERS = "/counters/"
 """Where clients count in etcd, by transactions with a lock's guard."""
 
@@ -99,6 +101,36 @@ def queue_order(history: History) -> Iterator[str]:
                 f"{reign.uuid} took {reign.lock} at {reign.began} with the ticket "
                 f"{reign.ticket or 'of nobody'}, while that of {reign.oldest} stood before it"
             )
+
+
+def queue_outlives_outage(history: History) -> Iterator[str]:
+    """Within 2 s of contact every waiter has a ticket, in the old order, and it loses no ticket."""
+    reigns = history.reigns
+    for outage in history.by_what["outage"]:
+        contact = outage.at + (outage.seconds or 0.0)
+        served = {reign.uuid for reign in reigns.all if reign.began_at <= contact + CONTACT_S}
+        before = [uuid for uuid in _queue(history, outage.lock, outage.at) if uuid not in served]
+        after = _queue(history, outage.lock, contact + CONTACT_S)
+        if after != before:
+            yield f"the queue for {outage.lock} was {before}, and after the outage {after}"
+        for key, line in reigns.written:
+            if key[:2] == ("queue", outage.lock) and line.value is None and line.at >= contact:
+                reign = reigns.by_uuid.get(key[2])
+                if reign is None or reign.began != line.revision:
+                    yield f"the ticket of {key[2]} was lost at {line.revision}, after an outage"
+
+
+def _queue(history: History, lock: str, at: float) -> list[str]:
+    """Return the waiters with a ticket at a moment, in order."""
+    tickets: dict[str, None] = {}
+    for key, line in history.reigns.written:
+        if key[:2] != ("queue", lock) or line.at > at:
+            continue
+        if line.value is None:
+            tickets.pop(key[2], None)
+        else:
+            tickets.setdefault(key[2])
+    return list(tickets)
 
 
 def bound_to_leases(history: History) -> Iterator[str]:
@@ -389,6 +421,7 @@ RULES: tuple[Rule, ...] = (
     pushes_count,
     rate_limit,
     queue_order,
+    queue_outlives_outage,
     bound_to_leases,
     stamps_rise,
     no_lost_update,

@@ -120,6 +120,8 @@ class Client:
         """Do what the lock is for."""
 
     def _timeout(self) -> float | None:
+        if self._work.is_patient:
+            return None
         kind = self._draw()
         if kind < 0.2:
             return 0.0
@@ -183,7 +185,7 @@ class Client:
     async def _acquire_on_loop(self, mutex: AsyncClusterMutex, timeout: float | None) -> None:
         call = self._begin("acquire", seconds=timeout)
         task = asyncio.ensure_future(mutex.acquire())
-        if self._draw() < 0.15:
+        if self._draw() < 0.15 and not self._work.is_patient:
             asyncio.get_running_loop().call_later(self._draw(0.0, 3.0), task.cancel)
         held = None
         with suppress(ClusterMutexError, asyncio.CancelledError):

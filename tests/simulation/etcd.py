@@ -66,6 +66,8 @@ class SimulatedEtcd:
         self.compacted = 0
         self.term = 2
         self.full = False
+        self.has_leader = True
+        """False: all members are stopped, and no lease ends."""
         self.refused = b""
         """Part of the keys that it has no space for; empty: none."""
         self.now = 0.0
@@ -163,12 +165,15 @@ class SimulatedEtcd:
 
     def expire(self) -> None:
         """End the leases whose time is up."""
+        if not self.has_leader:
+            return
         for number in [number for number, lease in self._leases.items() if lease.until <= self.now]:
             self._end(number)
 
     def elect(self) -> None:
         """Have a new leader: it gives each lease its whole time again."""
         self.term += 1
+        self.has_leader = True
         for lease in self._leases.values():
             lease.until = self.now + lease.ttl
 

@@ -23,6 +23,7 @@ class Work:
         process: of which it is a task, or thread.
         kind: `asyncio` or `threads`.
         at: when it begins, in seconds from the begin of the run.
+        is_patient: it waits without a timeout, and is not cancelled.
     """
 
     process: str
@@ -33,6 +34,7 @@ class Work:
     expected: float
     auto_unlock: float
     identity: str | None = None
+    is_patient: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,9 +84,17 @@ FAULTS: tuple[tuple[str, Sequence[str], float], ...] = (
 """What can go wrong, with whom, and for how many seconds at most."""
 
 
+OUTAGES = ("stop_member", "freeze_member", "cut_off", "freeze_process")
+"""The faults of an `outage`: of all members, or of the process with the waiters."""
+WITH_OUTAGE = 8
+"""One of so many seeds gives a queue in an outage."""
+
+
 def make(seed: int) -> list[Step]:
     """Return the plan of a seed: at least 30 transactions and two faults, as a rule far more."""
     choose = Random(seed)
+    if seed % WITH_OUTAGE == WITH_OUTAGE // 2:
+        return _queue_in_outage(choose)
     steps: list[Step] = []
     for process, kind in CLIENTS.items():
         for _ in range(choose.choice((1, 2, 2))):
@@ -111,6 +121,26 @@ def make(seed: int) -> list[Step]:
             at += choose.uniform(0, seconds)
             steps.append(Fault(what, at, choose.choice(where), seconds, choose.uniform(0.2, 0.9)))
     return steps
+
+
+def _queue_in_outage(choose: Random) -> list[Step]:
+    """Return five waiters of one process, and an outage longer than the lease of their tickets.
+
+    The lock is free only when each ticket would have ended that is not renewed after the outage.
+    """
+    process, lock = choose.choice(("p1", "p3")), LOCKS[0]
+    waiters = [
+        Work(
+            *(process, CLIENTS[process], choose.uniform(1, 4), lock),
+            rounds=1,
+            expected=1.0,
+            auto_unlock=3.0,
+            is_patient=True,
+        )
+        for _ in range(5)
+    ]
+    outage = Fault("outage", choose.uniform(5, 8), choose.choice(OUTAGES), choose.uniform(11, 14))
+    return [*waiters, Fault("barge_in", 0.5, lock, 33.0), outage]
 
 
 def token(seed: int, kept: Sequence[int] | None) -> str:

@@ -35,6 +35,10 @@ from lockclient.threads import at_exit, backoff, log_queue, pool, scheduler
 from tests.simulation.hub import Condition, Event, Hub, Lock, Process, Thread
 from unlocker.periodic_tasks import Jobs
 
+TICK_S = 1e-9
+"""Seconds that a wait takes at least: a shorter one may be lost by rounding, and time would stand
+still for a thread that waits for a moment."""
+
 
 class Queue:
     """`queue.SimpleQueue`, and `queue.Queue` as far as it is used."""
@@ -56,6 +60,8 @@ class Queue:
         hub = Hub.current
         if hub.over:  # a thread that always finds work would never wait, and so never end
             raise GreenletExit
+        if timeout:
+            timeout = max(timeout, TICK_S)
         until = math.inf if timeout is None else hub.now + timeout
         while not self._entries:
             if hub.now >= until:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -275,11 +275,24 @@ class World:
             process.wall_ahead += (fault.much - 0.5) * 7200
             self.jumped = True
 
+    def outage(self, fault: Fault) -> None:
+        """Part the waiters of a process from etcd, by a fault of that process or of all members."""
+        waiters = next((step for _, step in self._steps if isinstance(step, Work)), None)
+        if waiters is None:
+            return
+        self.say("outage", waiters.process, lock=waiters.lock, seconds=fault.seconds)
+        for on in MEMBERS if fault.on.endswith("_member") else (waiters.process,):
+            getattr(self, fault.on)(replace(fault, on=on))
+        if fault.on == "stop_member":
+            self.etcd.has_leader = False
+            self.hub.at(self.hub.now + fault.seconds, self.etcd.elect)
+
     # ------------------------------------------------------------ who else is there
 
     def barge_in(self, fault: Fault) -> None:
         """Have a client that knows no line take a lock, and give it back."""
-        uuid, prefix = self._take_foreign(fault.on), f"{ROOT}/locks/{fault.on}/".encode()
+        uuid = self._take_foreign(fault.on, max(8.0, 2 * fault.seconds))
+        prefix = f"{ROOT}/locks/{fault.on}/".encode()
         give = wire.Txn()
         give.compare.add(target=wire.Compare.VALUE, key=prefix + b"uuid", value=uuid.encode())
         give.success.add().delete.CopyFrom(wire.Delete(key=prefix, range_end=prefix[:-1] + b"0"))
@@ -290,18 +303,19 @@ class World:
         for number in range(2 * MAX_REMOVALS):
             self._take_foreign(f"abandoned-{number}")
 
-    def _take_foreign(self, lock: str) -> str:
+    def _take_foreign(self, lock: str, auto_unlock: float = 8.0) -> str:
         uuid, prefix = f"foreign-{self._barged}", f"{ROOT}/locks/{lock}/".encode()
         self._barged += 1
         take = wire.Txn()
         take.compare.add(target=wire.Compare.VERSION, key=prefix + b"uuid", version=0)
         wall = 1_700_000_000.0 + self.hub.now - BEGIN
-        about = {"expected_runtime": 4.0, "auto_unlock_after": 8.0, "locked_at": wall}
+        times = {"expected_runtime": auto_unlock / 2, "auto_unlock_after": auto_unlock}
+        about = {**times, "locked_at": wall}
         said = {
             "uuid": uuid,
             "hostname": "elsewhere",
-            "alert_at": f"{wall + 4:.3f}",
-            "auto_unlock_at": f"{wall + 8:.3f}",
+            "alert_at": f"{wall + auto_unlock / 2:.3f}",
+            "auto_unlock_at": f"{wall + auto_unlock:.3f}",
             "about": json.dumps(about),
         }
         for part, value in said.items():

@@ -122,6 +122,18 @@ BROKEN: dict[str, Found] = {
         *taken(2, 12, "B"),
         ticket(2, 12, "B", None),
     ],
+    "queue_outlives_outage": [
+        *(ticket(1, 10, "A"), ticket(1, 11, "B")),
+        client(2, "outage", seconds=12.0),
+        *(ticket(13, 12, "A", None), ticket(13, 12, "B", None)),
+        *(ticket(15, 13, "B"), ticket(15, 14, "A")),
+    ],
+    "queue_outlives_outage, and a ticket is lost later": [
+        ticket(1, 10, "A"),
+        client(2, "outage", seconds=12.0),
+        ticket(24, 11, "A", None),
+        ticket(24, 12, "A"),
+    ],
     "bound_to_leases": [written(1, 10, "withdrawn/x/A", "", lease=0)],
     "stamps_rise": [*had(5, 10, "A"), written(6, 11, "locks/x/alert_at", "3.000")],
     "no_lost_update": [
