@@ -50,8 +50,6 @@ LATE_ANSWER_S = 0.3
 tombstone (a key that makes a late take fail)."""
 POSITION_POLL_S = 60.0
 """Seconds after which a waiter reads its position, in case a watch missed an event."""
-FULL_STORE_POLL_S = 1.0
-"""Seconds after which a waiter repeats a request for which the store had no space."""
 REQUEUE_TURN_S = 1.0
 """Seconds for which a waiter that lost its ticket waits for older ones to queue again, at most."""
 RIVAL_POLL_S = 1.0
@@ -230,9 +228,8 @@ class Attempt:
             self._is_store_full = True
             text = "Still waiting for the lock %r, though the store is full: %s"
             log.warning(text, self._acquisition.name, error, extra=naming(self._acquisition))
-        until = min(Deadline.after(FULL_STORE_POLL_S), self._deadline)
-        while not (until.expired() or self._is_given_up):
-            yield NextEvent(inbox, until.remaining())  # the request's outcome tells of the change
+        until = min(Deadline.after(scheduler.RETRY_S), self._deadline)
+        yield NextEvent(inbox, until.remaining())  # the request's outcome shows the change, too
         return None if self._deadline.expired() else self._acquisition.again(Now.read())
 
     def _wait(self, wait: Wait) -> Steps[Step | None]:

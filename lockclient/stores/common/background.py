@@ -46,9 +46,8 @@ SIGNAL_CHECK_INTERVAL_S = 0.5
 """Seconds after which a waiting main thread runs the handlers of signals."""
 CLEAN_UP_TIMEOUT_S = 2.0
 """Seconds for the answer to one try of a clean-up."""
-FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 5.0
-"""Seconds between two tries of a clean-up that failed: many refusals pass within seconds. Each
-failure doubles the pause."""
+MAX_PAUSE_S = 5.0
+"""Seconds between two tries of a clean-up that failed: many refusals pass within seconds."""
 MIN_PAUSE_S = 1.0
 """Seconds between two tries, if the second one begins because another request succeeded."""
 MAX_OWED = 10_000
@@ -75,7 +74,7 @@ class Background:
         self.tickets = TicketLeases(store)
         self.overload = ""
         """The reason why no acquisition may begin; empty: one may."""
-        self._store = store
+        self.store = store
         self.cleaners = WorkerPool("clean-up", MAX_CLEAN_UPS, self._put_off)
         self._deputies = WorkerPool("deputy", 1000, lambda work, error: work(error))
         self._unfinished: dict[object, None] = {}
@@ -154,14 +153,11 @@ class Background:
             while True:
                 self.failed.popitem()[0].run_soon()  # atomic: `failed` is shared with other threads
 
-    def send(self, withdraw: Withdraw) -> None:
-        """Send a withdrawal once."""
-        self._store.ask(withdraw, Deadline.after(CLEAN_UP_TIMEOUT_S))
-
     def finish(self, clean_up: _CleanUp) -> None:
-        """Forget a clean-up that needs no further try."""
+        """Forget a clean-up that needs no further try, and repeat the others."""
         self._unfinished.pop(clean_up, None)
         self._note_load()
+        self.retry()
 
     def _note_load(self) -> None:
         self.overload = _OVERLOAD if len(self._unfinished) >= MAX_OWED else ""
@@ -199,16 +195,16 @@ class _CleanUp:
         self.repeating = Repeating(background.cleaners.submit, self.run)
         self._background = background
         self._withdraw = withdraw
-        self._next_pause_s = FIRST_PAUSE_S
+        self._pause_s = 0.05
         self._is_refused = False
         self._tried_at = -math.inf
 
     def run(self) -> float | None:
         """Try once; return the seconds until the next try, None: it is done."""
         self._tried_at = monotonic()
-        withdraw, background = self._withdraw, self._background
+        withdraw, store = self._withdraw, self._background.store
         try:
-            background.send(withdraw)
+            store.ask(withdraw, Deadline.after(CLEAN_UP_TIMEOUT_S))
         except StoreClosed:
             log.warning(
                 "What is left of %r stays until its auto-unlock: the store was closed before "
@@ -217,14 +213,20 @@ class _CleanUp:
                 extra=naming(withdraw),
             )
         except Exception as error:  # noqa: BLE001 - only success ends it
-            if not isinstance(error, StoreUnavailable):
-                self._note_refusal(error)
-            background.failed[self] = None
-            pause, self._next_pause_s = self._next_pause_s, min(2 * self._next_pause_s, MAX_PAUSE_S)
-            return pause
-        else:
-            background.retry()
-        background.finish(self)
+            if not (self._is_refused or isinstance(error, StoreUnavailable)):
+                self._is_refused = True
+                text = "Cleaning up after %r is refused; retrying: %s"
+                log.error(text, withdraw.name, error, extra=naming(withdraw))
+            if withdraw.tombstone and not isinstance(error, StoreUnavailable):
+                # A store that is out of space deletes the ticket, and writes no tombstone. The
+                # tombstone is retried: the take may arrive when there is space again.
+                with suppress(Exception):
+                    delete = replace(withdraw, tombstone=False)
+                    store.ask(delete, Deadline.after(CLEAN_UP_TIMEOUT_S))
+            self._background.failed[self] = None
+            self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
+            return self._pause_s
+        self._background.finish(self)
         return None
 
     def run_soon(self) -> None:
@@ -234,18 +236,6 @@ class _CleanUp:
         want of a right on its name, while it answers other requests.
         """
         self.repeating.run_within(max(0.0, self._tried_at + MIN_PAUSE_S - monotonic()))
-
-    def _note_refusal(self, error: Exception) -> None:
-        withdraw = self._withdraw
-        if not self._is_refused:
-            text = "Cleaning up after %r is refused; retrying: %s"
-            log.error(text, withdraw.name, error, extra=naming(withdraw))
-        self._is_refused = True
-        if withdraw.tombstone:
-            # A store that is out of space deletes the ticket, and writes no tombstone. The
-            # tombstone is retried: the take may arrive when there is space again.
-            with suppress(Exception):
-                self._background.send(replace(withdraw, tombstone=False))
 
 
 _OVERLOAD = (

@@ -66,11 +66,8 @@ class TicketLeases:
         """Forget this waiter: its acquisition has ended, or has another ticket."""
         self._requeueing.pop(inbox, None)
         left = self._inboxes.pop(inbox, None)
-        behind = [
-            (place[2], other)
-            for other, place in list(self._requeueing.items())
-            if left is not None and place[:2] == left[:2]
-        ]
+        waiting = list(self._requeueing.items())
+        behind = [(place[2], other) for other, place in waiting if left and place[:2] == left[:2]]
         if behind:
             _notify_of_gap([min(behind, key=itemgetter(0))[1]])
 
@@ -82,8 +79,8 @@ class TicketLeases:
         # The caller adds itself to `_requeueing`, then reads `_inboxes`. A waiter that leaves
         # removes itself there, then reads `_requeueing`. So at least one of them sees the other.
         place = self._requeueing[inbox] = self._inboxes[inbox]
-        places = list(self._inboxes.values())
-        if not any(other[:2] == place[:2] and other[2] < place[2] for other in places):
+        ours = [other for other in list(self._inboxes.values()) if other[:2] == place[:2]]
+        if min(ours) == place:
             return True
         self._repeating.run_within(0)  # the head watches no ticket: only this shows it the loss
         return False

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from lockclient.model.clocks import Deadline, monotonic
+from lockclient.model.clocks import Deadline
 from lockclient.stores.valkey.errors import VoteFailure
 from lockclient.stores.valkey.lua_scripts import Command, Reply
 from lockclient.stores.valkey.voting.quorum import GRANTED
@@ -28,8 +28,8 @@ from lockclient.threads.pool import Repeating, WorkerPool
 
 log = get_logger(__name__)
 
-_RETRY_PAUSE_S, _MAX_PAUSE_S = 1.0, 5.0
-"""Seconds until a failed command is repeated; each refusal doubles them, up to the second value."""
+_RETRY_PAUSE_S = 1.0
+"""Seconds until a failed command is repeated, a refused one, too: many refusals pass."""
 _MAX_POSTPONED: Final = 16
 """Failed commands after which the others wait for the next try."""
 _TIMEOUT_S: Final = 1.0
@@ -68,8 +68,6 @@ class RetryQueue:
         self._pending: list[dict[_Queued, None]] = [{} for _ in servers.all]
         self._sending: set[int] = set()
         self._overflowed: set[int] = set()
-        self._pauses_s = [_RETRY_PAUSE_S for _ in servers.all]
-        self._news_from = [0.0 for _ in servers.all]
         self._jobs = [
             Repeating(self._workers.submit, partial(self._send_all, i)) for i in servers.all
         ]
@@ -101,19 +99,12 @@ class RetryQueue:
                     self._servers.endpoints[i],
                     _MAX_PENDING,
                 )
-        self._run_within(i, 0.0)
+        self.run(i)
 
     def run(self, i: int) -> None:
-        """Send a server's commands: it can be reached again, has answered late, or executes others.
-
-        After a refusal this waits for `_RETRY_PAUSE_S`: the server may keep refusing one command
-        while it executes many others.
-        """
-        self._run_within(i, max(0.0, self._news_from[i] - monotonic()))
-
-    def _run_within(self, i: int, seconds: float) -> None:
+        """Send a server's commands: also when it can be reached again, or has answered late."""
         if self._pending[i] and self._servers.reachable(i):
-            self._jobs[i].run_within(seconds)
+            self._jobs[i].run_within(0)
 
     def _send_all(self, i: int) -> float | None:
         """Send a server's commands; return the seconds to the next try."""
@@ -124,7 +115,7 @@ class RetryQueue:
             self._sending.discard(i)
 
     def _send_pending(self, i: int) -> float | None:
-        pending, postponed, is_refused = self._pending[i], 0, False
+        pending, postponed = self._pending[i], 0
         for queued in list(pending):  # one step in C: `_add` may run meanwhile
             if not self._servers.reachable(i):
                 return None  # `run` is called when it can be reached
@@ -133,16 +124,9 @@ class RetryQueue:
             if failure is not None:
                 pending[queued] = None  # at the end: it delays no other command
                 postponed += 1
-                is_refused |= failure.permanent
                 if postponed == _MAX_POSTPONED:
                     break
-        if is_refused:
-            self._pauses_s[i] = min(2 * self._pauses_s[i], _MAX_PAUSE_S)
-            self._news_from[i] = monotonic() + _RETRY_PAUSE_S
-            self._servers.refusing.add(i)
-        else:
-            self._pauses_s[i] = _RETRY_PAUSE_S
-        return self._pauses_s[i] if pending and not self._servers.closed else None
+        return _RETRY_PAUSE_S if pending and not self._servers.closed else None
 
     def _send(self, i: int, queued: _Queued) -> VoteFailure | None:
         """Send a server one command; return why it has to be repeated."""

@@ -191,11 +191,7 @@ class Broadcast:
 
     Args:
         location: which they are.
-        on_news: called with the number of a server that can be reached again, has answered late, or
-            has executed a command although it is in `refusing`.
-
-    Attributes:
-        refusing: servers that refused a command, since their last `on_news`.
+        on_news: called with the number of a server that can be reached again, or has answered late.
     """
 
     round_s = 0.002
@@ -207,8 +203,6 @@ class Broadcast:
         self.keys = KeyNames(location.root)
         self.all = range(len(location.endpoints))
         self.closed = False
-        self.refusing = set[int]()
-        self._on_news = on_news
         owners = dict[str, int]()
         self._servers = [
             Server(i, location, self.keys, owners, partial(on_news, i)) for i in self.all
@@ -227,9 +221,6 @@ class Broadcast:
         this, began = Round(self._servers, select.poll()), monotonic()
         this.run(commands, began, until or Deadline.after(ROUND_TIMEOUT_S), enough)
         self.round_s += (min(monotonic() - began, _MAX_ROUND_S) - self.round_s) / 16
-        for i in self.refusing & this.answers.keys() if self.refusing else ():
-            self.refusing.discard(i)
-            self._on_news(i)
         return this
 
     def open_all(
