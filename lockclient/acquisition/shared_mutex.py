@@ -142,7 +142,8 @@ class Acquisitions(Generic[Held]):
         a call by each of them still raises `LockLost`.
         """
         lost = []
-        for uuid, earlier_owner, earlier in self._remembered():
+        for uuid, (earlier_owner, weak, kept) in list(self._taken.items()):
+            earlier = kept.get(uuid) or weak()
             if earlier is None or "release" not in earlier._holding.one_time:  # released
                 self._taken.pop(uuid, None)
             elif not earlier.healthy:

@@ -38,12 +38,12 @@ class Lease:
         self._lock = threading.Lock()
         # Its id and the monotonic time until which `get` costs no request: counted from before the
         # request, so never later than by etcd's clock. Replaced at once, so no reader mixes two.
-        self._granted = _NONE
+        self.granted = _NONE
         self._is_lost = False  # not reported by `extend` yet
 
     def usable(self) -> int:
         """Return its id if `get` costs no request, else 0."""
-        number, until = self._granted
+        number, until = self.granted
         return number if monotonic() <= until else 0
 
     def get(self, deadline: Deadline) -> int:
@@ -56,7 +56,7 @@ class Lease:
         # Without a lock, behind which callers would wait for the deadlines of others.
         if number := self.usable():
             return number
-        number, _ = self._granted
+        number, _ = self.granted
         if self._renewed and self._keep_alive(number, deadline):
             return number
         sent_at = monotonic()
@@ -70,7 +70,7 @@ class Lease:
 
         Keys that were bound to a lost lease are gone, even if there is a new lease by now.
         """
-        is_alive = self._keep_alive(self._granted[0], deadline)  # raises: the caller tries again
+        is_alive = self._keep_alive(self.granted[0], deadline)  # raises: the caller tries again
         was_lost, self._is_lost = self._is_lost, False
         return is_alive and not was_lost
 
@@ -88,18 +88,18 @@ class Lease:
     def _replace(self, old: tuple[int, ...], new: int, expires_at: float) -> int:
         """Note what etcd granted, unless the lease is another one by now; return its id."""
         with briefly(self._lock):
-            if self._granted[0] in old:
-                self._granted = new, expires_at - self._min_left
-            return self._granted[0]
+            if self.granted[0] in old:
+                self.granted = new, expires_at - self._min_left
+            return self.granted[0]
 
     def forget(self, number: int) -> None:
         """Note that etcd does not know this lease any more."""
-        if self._granted[0] == number:
-            self._granted, self._is_lost = _NONE, True
+        if self.granted[0] == number:
+            self.granted, self._is_lost = _NONE, True
 
     def revoke(self, deadline: Deadline) -> None:
         """End it, which deletes every key that is bound to it."""
-        number, _ = self._granted
+        number, _ = self.granted
         self.forget(number)
         if number:
             try:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lockclient.errors import ClusterMutexError
-from lockclient.model.clocks import Deadline
+from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.holder import MAX_VALUE_BYTES
 from lockclient.model.retention import RECORD_RETENTION_S
 from lockclient.stores import request_types
@@ -169,7 +169,7 @@ class EtcdStore(EtcdListing):
 
     def has_ticket_lease(self, waiters: Hashable = None) -> bool:
         lease = self._tickets if waiters is None else self._lease_of(waiters)
-        return lease is not None and bool(lease.usable())
+        return lease is not None and monotonic() <= lease.granted[1]
 
     def extend_tickets(self, waiters: Hashable, deadline: Deadline) -> bool:
         lease = self._lease_of(waiters)
