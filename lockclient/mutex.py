@@ -238,6 +238,7 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
             return None
         except BaseException:  # `clean_up` is one C call, so a second interrupt can't skip it
             clean_up(attempt)
+            attempt.is_open = True
             raise
 
     def release(self, timeout: Duration | None = None) -> None:
@@ -261,6 +262,7 @@ class ClusterMutex(BaseMutex[HeldLock], AsksStore):
             return held
         except BaseException:  # as in `acquire`
             clean_up(attempt)
+            attempt.is_open = True
             raise
 
     def _find_manual_block(self) -> HeldLock | None:

@@ -21,12 +21,12 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from lockclient.acquisition.heartbeat_and_loss import Holding, held_by_process
-from lockclient.acquisition.leaked_locks import line_of
 from lockclient.acquisition.state_machine import Acquisition, End, Step, Wait
 from lockclient.acquisition.thread_driver import NextEvent, Steps
 from lockclient.acquisition.wait_report import WaitReport
@@ -35,7 +35,7 @@ from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.stores import timeouts
 from lockclient.stores.mutex_store import Inbox, MutexStore, Subscription, WatchEvent, WatchTarget
 from lockclient.stores.request_types import GetPosition, TakeOrQueue
-from lockclient.threads import scheduler
+from lockclient.threads import ending, scheduler
 from lockclient.threads.log_queue import get_logger, naming
 
 if TYPE_CHECKING:
@@ -43,13 +43,15 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-WITHDRAW_ANSWER_S = 1.0
+WITHDRAW_ANSWER_S = 0.2
 """Seconds that a failed `acquire` waits for its withdrawal; then the background repeats it."""
 LATE_ANSWER_S = 0.3
 """Seconds to wait for a late answer after the caller gave up. If one comes, the `Withdraw` needs no
 tombstone (a key that makes a late take fail)."""
 POSITION_POLL_S = 60.0
 """Seconds after which a waiter reads its position, in case a watch missed an event."""
+ENDING_POLL_S = 1.0
+"""Seconds after which a waiter asks again that can't watch, because the program ends."""
 REQUEUE_TURN_S = 1.0
 """Seconds for which a waiter that lost its ticket waits for older ones to queue again, at most."""
 RIVAL_POLL_S = 1.0
@@ -60,7 +62,7 @@ class GivenUp(Exception):
     """The caller stopped waiting for this acquisition."""
 
 
-class Attempt:
+class Attempt(ending.Part):
     """One call of `acquire`: it ends with a `holding`, or is withdrawn.
 
     Args:
@@ -81,6 +83,7 @@ class Attempt:
         self.store = store
         self.holding: Holding | None = None
         self.observation: Observation | None = None  # where the program has instruments
+        self.name, self.uuid = acquisition.name, acquisition.uuid
         self._acquisition = acquisition
         self._make_inbox = inbox
         self._make_holding = make_holding
@@ -91,7 +94,10 @@ class Attempt:
         self._inbox: Inbox | None = None  # of the watch's events
         self._report: WaitReport | None = None
         self._has_answer = False
+        self._caller = threading.get_ident()
         self._is_given_up = False
+        self._is_marked = False
+        self._error: Exception | None = None  # of the store's end
         self._is_store_full = False
         self._has_ended = False
 
@@ -106,11 +112,15 @@ class Attempt:
             GivenUp: `withdraw_in_background` was called.
             LockNotHeld: this process is a fork's child, and its parent began the call.
         """
+        running = self.store.background.acquisitions
         try:
+            running[self] = None
+            if ending.state.thread not in (None, self._caller):  # see `ending._end_program`
+                self.mark(None)
             step: Step | None = self._acquisition.begin(self._begun)
             while step is not None and step is not End.ACQUIRED and step is not End.BUSY:
                 if self._is_given_up:  # the order is argued in `withdraw_in_background`
-                    raise GivenUp
+                    yield from self._stop()
                 if os.getpid() != self._acquisition.pid:
                     raise self._inherited_error()
                 if isinstance(step, Wait):
@@ -122,16 +132,15 @@ class Attempt:
                 ):
                     break  # it would queue only to withdraw its ticket
                 else:
-                    if isinstance(step, TakeOrQueue) and self._acquisition.ticket_revision:
+                    if isinstance(step, TakeOrQueue) and self._watch is not None:
                         yield from self._await_turn()
                     if isinstance(step, GetPosition) and step.predecessor_deleted_at is not None:
                         # Probably the head of the queue now: open its watch before the request.
                         self._open_watch(self._acquisition.target(), 0)
                     try:
                         # At most `STORE_TIMEOUT_S` a try, so that a retry carries new stamps.
-                        limit = self._deadline.within(
-                            timeouts.ONE_ANSWER_S, timeouts.STORE_TIMEOUT_S
-                        )
+                        least = WITHDRAW_ANSWER_S if self._has_answer else timeouts.ONE_ANSWER_S
+                        limit = self._deadline.within(least, timeouts.STORE_TIMEOUT_S)
                         outcome = yield step, limit
                     except StoreUnavailable as error:
                         step = self._unanswered(error)
@@ -144,6 +153,8 @@ class Attempt:
                         step = self._acquisition.answered(outcome, Now.read())
             if step is End.ACQUIRED:
                 self.holding = self._make_holding(self.store, self._acquisition)
+                if self._is_marked:
+                    yield from self._stop()
                 if self.observation is not None:
                     self._observe_success(self.observation, self.holding)
                 if self._report is not None:
@@ -153,6 +164,12 @@ class Attempt:
             self._observe_failure(None)
             return False
         except BaseException as error:  # a cancellation, too
+            if (
+                self._is_marked
+                and isinstance(error, ClusterMutexError)
+                and error is not self._error
+            ):
+                yield from self._stop()
             self._is_given_up = True
             self._observe_failure(error)
             raise
@@ -160,8 +177,18 @@ class Attempt:
             self._has_ended = True  # before `_is_given_up` is read: see `withdraw_in_background`
             if self._inbox is not None:
                 self._close_watch(self._inbox)
-            if self._is_given_up:
+            if self._is_given_up and not self._is_marked:
                 self._withdraw_now()
+            running.pop(self, None)  # last: what is left of it is known by now
+
+    def _stop(self) -> Steps[None]:
+        """Raise, as no caller waits any more; at the end of the program wait until Python stops."""
+        if self.holding is not None:
+            self.holding.release_in_background()
+        while self._is_marked and self._error is None:
+            self._inbox = self._inbox or self._make_inbox()
+            yield NextEvent(self._inbox, POSITION_POLL_S)
+        raise self._error or GivenUp
 
     def _observe_success(self, observation: Observation, holding: Holding) -> None:
         holding.observation = observation
@@ -183,7 +210,7 @@ class Attempt:
                 return
             yield NextEvent(inbox, limit.remaining())
             if self._is_given_up:
-                raise GivenUp
+                yield from self._stop()
 
     def _begin_with_new_uuid(self) -> Steps[Step]:
         yield from self._withdrawing()
@@ -237,9 +264,13 @@ class Attempt:
         if self._report is None:
             self._report = WaitReport(self._acquisition.name, self._begun.monotonic)
             self._warn_of_own_lock()
+        if not ending.can_watch():
+            self._inbox = inbox = self._inbox or self._make_inbox()
+            yield NextEvent(inbox, min(Deadline.after(ENDING_POLL_S), self._deadline).remaining())
+            return None if self._deadline.expired() else self._acquisition.poll(Now.read())
         inbox = self._open_watch(wait.target, 0 if wait.from_now else wait.revision)
         if self._is_given_up:  # read after the inbox exists, see `withdraw_in_background`
-            raise GivenUp
+            yield from self._stop()
         until = min(Deadline.after(POSITION_POLL_S), self._deadline)
         while True:
             event = yield from self._next_event(inbox, until, self._report)
@@ -307,7 +338,7 @@ class Attempt:
                     "A lock is not reentrant: this waits in vain unless another thread or task "
                     "releases it.",
                     waiter.name,
-                    line_of(held),
+                    ending.line_of(held.acquisition.holder, held.line),
                     extra=naming(waiter),
                 )
 
@@ -323,12 +354,28 @@ class Attempt:
             log.debug(text, withdraw.name, error, extra=naming(withdraw))
             self.store.background.clean_up(withdraw)
 
+    def mark(self, error: Exception | None) -> None:
+        """See `ending.Part`."""
+        # As in `withdraw_in_background`: this thread sets the flags, then reads the acquisition.
+        self._error, self._is_marked, self.is_open = error, True, False
+        self._is_given_up = self._acquisition.delivery.is_given_up = True
+        if (inbox := self._inbox) is not None:
+            inbox.put(WatchEvent(0, gap=True))
+
+    def end(self) -> None:
+        """See `ending.Part`."""
+        if self.holding is not None:  # it has succeeded: a lock that the program holds
+            return
+        withdraw = self._acquisition.start_withdrawal(at_end=True)
+        if withdraw is not None:
+            self.store.background.clean_up(withdraw)
+
     def withdraw_in_background(self) -> None:
         """Withdraw; returns at once. Called by the scheduler's thread or an event loop."""
         # This thread sets `_is_given_up`, then reads the acquisition, the inbox and `_has_ended`.
         # The thread in `steps` writes each of them, then reads `_is_given_up`. So at least one of
         # the two threads sees the other's write.
-        self._is_given_up = True
+        self._is_given_up = self.is_open = True
         self._acquisition.delivery.is_given_up = True
         if (inbox := self._inbox) is not None:
             inbox.put(WatchEvent(0, gap=True))  # wakes the driver

@@ -14,7 +14,7 @@ from typing import Generic, NoReturn, Protocol, TypeVar
 from uuid import uuid4
 
 from lockclient import default_store
-from lockclient.acquisition.acquire import WITHDRAW_ANSWER_S, Attempt
+from lockclient.acquisition.acquire import Attempt
 from lockclient.acquisition.heartbeat_and_loss import Holding, held_by_process
 from lockclient.acquisition.held_lock import NO_FENCING, NO_GUARD, BaseHeldLock, Block, OnLost
 from lockclient.acquisition.shared_mutex import Acquisitions, CallerLocks, this_thread
@@ -52,6 +52,9 @@ from lockclient.threads.log_queue import get_logger
 from lockclient.threads.reentrancy import is_inside, is_own_thread, own_thread_error
 
 log = get_logger(__name__)
+
+HOLDER_ANSWER_S = 1.0
+"""Seconds in which the holder is read for the text of a `LockTimeout`."""
 
 _CLIENT = f"clustermutex/{__version__} python/{'.'.join(map(str, sys.version_info[:3]))}"
 
@@ -260,7 +263,7 @@ class BaseMutex(Generic[Held]):
         """Return the error, with the holder if the store answers at once."""
         limit, seen = self._timeout, None
         # A store that does not answer gets this time; one that refuses connections gets none.
-        at_once = Deadline.after(0.0).within(WITHDRAW_ANSWER_S, WITHDRAW_ANSWER_S)
+        at_once = Deadline.after(0.0).within(HOLDER_ANSWER_S, HOLDER_ANSWER_S)
         try:
             seen = yield from reading(self.name, at_once, waiters=True)
         except ClusterMutexError as error:

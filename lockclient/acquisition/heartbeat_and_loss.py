@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 from weakref import ref
 
+from lockclient.acquisition import leaked_locks
 from lockclient.acquisition.state_machine import Acquisition
 from lockclient.acquisition.thread_driver import Steps, drive
 from lockclient.errors import ClusterMutexError, LockLost, StoreClosed, StoreError, StoreUnavailable
@@ -19,9 +20,8 @@ from lockclient.stores import timeouts
 from lockclient.stores.mutex_store import MutexStore, Subscription, WatchEvent, WatchTarget
 from lockclient.stores.outcomes import NotHolder, ReadResult
 from lockclient.stores.request_types import Read
-from lockclient.threads import log_queue, scheduler
+from lockclient.threads import ending, log_queue, scheduler
 from lockclient.threads.log_queue import get_logger, naming
-from lockclient.threads.pool import WorkerPool
 from lockclient.threads.scheduler import RETRY_S, Task
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class LostListener(Protocol):
     def _call_on_lost(self, lost: LockLost) -> None: ...
 
 
-class Holding:
+class Holding(ending.Part):
     """Heartbeats, loss detection and release of one held lock, for the background.
 
     The program has a `HeldLock`, which refers to this. This refers to the `HeldLock` weakly, so
@@ -69,6 +69,7 @@ class Holding:
         release_at_exit: bool = False,
     ) -> None:
         self.acquisition = acquisition
+        self.name, self.uuid = acquisition.name, acquisition.uuid
         self.store = store
         self.release_at_exit = release_at_exit
         self.handle: Callable[[], LostListener | None] | None = None  # a weak reference
@@ -88,6 +89,7 @@ class Holding:
         self._keepalive_until = now + keepalive_for
         self._pushing = False
         held_by_process[acquisition.uuid] = self
+        store.background.acquisitions[self] = None
         self._task = Task(self._tick)
         first = min(WATCH_DELAY_S, keepalive or WATCH_DELAY_S, acquisition.deadline - now)
         scheduler.shared.schedule(self._task, first)
@@ -96,6 +98,23 @@ class Holding:
     def ended(self) -> bool:
         """True if it was released or withdrawn, or if a fork's parent holds it."""
         return "release" not in self.one_time
+
+    @property
+    def is_open(self) -> bool:  # type: ignore[override]  # a value in the others
+        """True if the program has released it, and the store has not confirmed that."""
+        return self.ended and not (self._is_settled or self.is_inherited)
+
+    def end_with_program(self) -> None:
+        """See `ending.Part`."""
+        if self.release_at_exit and self.healthy:
+            self.release_in_background()
+
+    def left_over(self) -> str | None:
+        """See `ending.Part`."""
+        if not (self.healthy or self.is_open):
+            return None
+        write = ending.while_releasing if self.is_open else ending.while_held
+        return write(self.acquisition.holder, self.line)
 
     def claim_release(self) -> bool:
         """Return True to exactly one caller, which then releases the lock."""
@@ -177,7 +196,7 @@ class Holding:
         if self.loss() is not None:
             return None
         now = monotonic()
-        if self._watch is None and now >= self._watch_at:
+        if self._watch is None and now >= self._watch_at and ending.can_watch():
             self._watch_from(self.acquisition.token + 1)
         if self.keepalive is not None and now >= self._keepalive_until:
             self.keepalive = None
@@ -221,7 +240,7 @@ class Holding:
         """Return the seconds until the next `_tick`."""
         now = monotonic()
         pause = self.acquisition.deadline - now
-        if self._watch is None:
+        if self._watch is None and ending.can_watch():
             pause = min(pause, self._watch_at - now)
         if self.keepalive is not None:
             pause = min(pause, self.keepalive)
@@ -270,6 +289,7 @@ class Holding:
         """
         if (lost := self.acquisition.loss) and self.handle is not None:
             held_by_process.pop(self.acquisition.uuid, None)  # the same identity may reclaim it
+            self.store.background.acquisitions.pop(self, None)
             if "report" in self.one_time:
                 scheduler.shared.after(0, partial(self._report_once, lost, self.handle()))
 
@@ -279,8 +299,8 @@ class Holding:
             if self.observation is not None:
                 self.observation.lost(lost)
             # In another thread, because the program's callback must not delay pushes.
-            on_lost_threads.submit(partial(self._log_then_call_back, lost, held))
-            on_lost_threads.submit(self._unwatch)
+            leaked_locks.program_threads.submit(partial(self._log_then_call_back, lost, held))
+            leaked_locks.program_threads.submit(self._unwatch)
 
     @staticmethod
     def _log_then_call_back(lost: LockLost, held: LostListener | None) -> None:
@@ -320,6 +340,7 @@ class Holding:
             raise copy(lost) from error
         is_in_background = self._is_settled
         self._is_settled = True
+        self.store.background.acquisitions.pop(self, None)
         # If the background has released the lock meanwhile, the store answers NotHolder without a
         # removal record: no loss.
         if isinstance(outcome, NotHolder) and not (is_in_background and outcome.removal is None):
@@ -342,6 +363,7 @@ class Holding:
         if self.observation is not None and self.acquisition.loss is None:
             self.observation.released(answered=False)
         self._withdraw()
+        self.store.background.acquisitions.pop(self, None)  # last: the withdrawal is known by now
 
     clean_up = release_in_background
 
@@ -369,17 +391,13 @@ held_by_process: dict[str, Holding] = {}
 """All locks that this process holds, by their uuids. No acquisition with the same identity,
 in this process or in a fork's child, takes one of them over."""
 
-on_lost_threads = WorkerPool("on-lost", 1000)
-
 
 def _start_afresh() -> None:
     """After fork, in the child: it holds none of its parent's locks."""
-    global on_lost_threads
     for holding in held_by_process.values():
         holding.observation = None
         holding.is_inherited = True
         holding.one_time.clear()  # the parent releases it, and reports its loss
-    on_lost_threads = WorkerPool("on-lost", 1000)
 
 
 os.register_at_fork(after_in_child=_start_afresh)

@@ -235,18 +235,29 @@ class Acquisition(Validity):
         """Return whether a rival's process has ended, so that its lock can be reclaimed."""
         return self.rival is not None and not self._lives(self.rival)
 
-    def start_withdrawal(self) -> Withdraw | None:
+    def start_withdrawal(self, *, at_end: bool = False) -> Withdraw | None:
         """Return the request that withdraws this; None if the store has neither lock nor ticket.
 
-        A fork's child gets None, too: the acquisition is the parent's.
+        A fork's child gets None, too: the acquisition is the parent's. `at_end`: the driver sends
+        nothing any more, and a ticket ends with its lease.
         """
         if os.getpid() != self.pid:
             return None
         self._is_releasing = True
-        may_arrive_late = self.may_arrive_late
-        if not (may_arrive_late or self.token or self.ticket_revision):
+        # The state is set before a request is sent: a take that is about to be sent counts, too.
+        may_arrive_late = self.may_arrive_late or (at_end and self.state in _TAKE_STATES)
+        # A late claim needs no tombstone: it fails without its ticket.
+        may_have_lock = may_arrive_late or self.token or self.state is State.CLAIMING
+        if not may_have_lock and (at_end or not self.ticket_revision):
             return None  # so a plain refusal costs no further request
-        return Withdraw(self.name, self.uuid, may_arrive_late, delivery=self.delivery)
+        record = self._record if may_have_lock else None
+        return Withdraw(
+            self.name, self.uuid, may_arrive_late, record=record, delivery=self.delivery
+        )
+
+    def poll(self, now: Now) -> Step:
+        """Return the request of a waiter that can't watch: also binds its ticket to a new lease."""
+        return self._join_queue(now) if self._has_queue else self._claim(now)
 
     def _taken(self, outcome: Taken, now: Now) -> Step:
         self.ticket_revision = 0
@@ -395,4 +406,5 @@ _HANDLER_OF: Final[Mapping[State, _Handlers]] = {
         NotHolder: Acquisition._spent,
     },
 }
+_TAKE_STATES: Final = (State.TAKING, State.QUEUEING, State.RECLAIMING)
 _STATE_OF_REQUEST: Final[Mapping[object, State]] = {state.value: state for state in State}

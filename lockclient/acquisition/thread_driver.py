@@ -12,10 +12,11 @@ from queue import Empty, Queue
 from typing import Any, TypeVar
 
 from lockclient.default_store import defaults
-from lockclient.model.clocks import Deadline
+from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.mutex_store import MutexStore, WatchEvent
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.request_types import Request
+from lockclient.threads.reentrancy import DeputyCall, this_deputy
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +56,18 @@ class ThreadInbox:
 def drive(steps: Steps[Result], store: MutexStore) -> Result:
     """Run the steps in this thread; return their result, or raise their exception."""
     observer = defaults.observer
+    call: DeputyCall | None = getattr(this_deputy, "call", None)
     try:
         want = steps.send(None)
         while True:
             try:
                 if isinstance(want, NextEvent):
+                    if call is not None:
+                        call.until = monotonic() + want.timeout
                     answer: Outcome | WatchEvent | None = want.inbox.get(want.timeout)
                 else:
+                    if call is not None:
+                        call.until = want[1]
                     answer = store.send(*want) if observer is None else observer.send(store, *want)
                     if store.background.failed:
                         store.background.retry()

@@ -22,8 +22,8 @@ from lockclient.instruments.events import Acquired, Event, GaveUp, Lost, Release
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.fields import require_labels
 from lockclient.stores.request_types import Request
-from lockclient.threads.at_exit import Order, calls
-from lockclient.threads.log_queue import AT_EXIT_S, CallQueue, get_logger
+from lockclient.threads import ending
+from lockclient.threads.log_queue import CallQueue, get_logger
 
 if TYPE_CHECKING:
     from lockclient.stores.mutex_store import AsyncMutexStore, MutexStore
@@ -198,4 +198,4 @@ _newest: list[Observer] = []
 _queue: CallQueue
 _start_afresh()
 os.register_at_fork(after_in_child=_start_afresh)
-calls[Order.INSTRUMENTS] = partial(flush, AT_EXIT_S)
+ending.flushes.append(flush)

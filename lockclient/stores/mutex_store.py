@@ -15,6 +15,7 @@ from lockclient.errors import StoreError
 from lockclient.model.clocks import Deadline
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.request_types import Request, Withdraw
+from lockclient.threads import ending
 from lockclient.threads.pool import WorkerPool
 
 Result = TypeVar("Result")
@@ -126,8 +127,11 @@ class BackgroundWork(Protocol):
     def run_shielded(self, work: Callable[..., Result], *args: Any) -> Result:
         """Call `work` in a thread where no signal handler runs; return its result."""
 
-    def ready(self) -> None:
-        """Start the threads that must run."""
+    acquisitions: dict[ending.Part, None]
+    """Running acquisitions, and locks until the store has confirmed their release."""
+
+    def ready(self) -> bool:
+        """Start the threads that must run; return False if the interpreter starts none."""
 
     def clean_up(self, withdraw: Withdraw) -> None:
         """Withdraw an acquisition; retry until the store confirms it."""
@@ -140,7 +144,7 @@ class BackgroundWork(Protocol):
         """Repeat the failed clean-ups now: a request has succeeded."""
 
     def unfinished(self) -> bool:
-        """Return whether a clean-up, or work for the main thread, is not done yet."""
+        """Return whether a release or a withdrawal is not confirmed yet."""
 
     def settle(self, seconds: float) -> None:
         """Wait until nothing is unfinished, at most for `seconds`."""

@@ -125,12 +125,14 @@ class Unlock(_Delivered):
 class Withdraw(_Delivered):
     """Delete the lock and the ticket of this acquisition. Answer: always `Done`.
 
-    With `tombstone` a take of it may arrive late (see `Delivery`), and must do nothing.
+    With `tombstone` a take of it may arrive late (see `Delivery`), and must do nothing. `record` is
+    that of the lock that it may have; None: it has a ticket at most.
     """
 
     name: str
     uuid: str
     tombstone: bool = False
+    record: Holder | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

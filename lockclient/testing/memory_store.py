@@ -237,6 +237,11 @@ class MemoryStore(OpenedStore):
             self._lease = next(self.model.leases)
         self.notify()
 
+    def revoke_tickets(self) -> None:
+        """Expire the tickets of this process's waiters."""
+        if self.background.tickets.groups():
+            self.lose_tickets()
+
     def notify(self) -> None:
         """Notify each watch of its new events, unless the store is unreachable."""
         due: list[tuple[_Watch, WatchEvent]] = []
@@ -390,7 +395,6 @@ class MemoryStore(OpenedStore):
         for follower in list(self.memory.followers):
             if follower.store is self:
                 follower.close()
-        self.lose_tickets()
 
 
 def _without_value(change: Change) -> Change:

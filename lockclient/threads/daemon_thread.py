@@ -36,6 +36,11 @@ def set_program_mask() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, _program_mask)
 
 
+def is_interpreter_end(refusal: Exception) -> bool:
+    """Return whether a thread was refused because the interpreter ends: in `atexit` of 3.12."""
+    return "shutdown" in str(refusal)
+
+
 class DaemonThread:
     """A thread that calls `_turn` again and again; `start` takes no lock."""
 

@@ -21,14 +21,11 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from lockclient.threads.at_exit import Order, calls
 from lockclient.threads.daemon_thread import DaemonThread
 from lockclient.threads.reentrancy import is_inside, run_outside
 
 MAX_QUEUED = 1000
 """Calls in the queue at most; further calls are dropped and counted."""
-AT_EXIT_S = 0.5
-"""Seconds that the end of the interpreter waits for queued calls."""
 
 _NO_LOCK = {"lock": None, "uuid": None, "hostname": socket.gethostname()}
 
@@ -65,7 +62,7 @@ class CallQueue(DaemonThread):
         self._queue.put(handled.release)
         try:
             self.start()
-        except RuntimeError:  # Python 3.12 starts no thread in `atexit`
+        except RuntimeError:  # the interpreter ends, and starts no thread
             while not self._queue.empty():
                 self._make(self._queue.get_nowait)
         handled.acquire(timeout=seconds)
@@ -143,5 +140,4 @@ def _start_afresh() -> None:
     shared = new_queue()
 
 
-calls[Order.LOG] = partial(flush, AT_EXIT_S)
 os.register_at_fork(after_in_child=_start_afresh)

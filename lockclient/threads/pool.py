@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 
 from lockclient.model.clocks import monotonic
 from lockclient.threads import scheduler
-from lockclient.threads.daemon_thread import set_program_mask
+from lockclient.threads.daemon_thread import is_interpreter_end, set_program_mask
 from lockclient.threads.reentrancy import mark_thread
 from lockclient.threads.scheduler import Job, Task
 
@@ -33,7 +33,8 @@ class WorkerPool:
         name: the threads' name.
         at_most: the most threads at the same time.
         if_refused: if the system refuses a thread, the scheduler's thread calls this with each
-            piece of waiting work and the error; None: the work waits, and it asks again.
+            piece of waiting work and the error; None: the work waits, and it asks again. If the
+            interpreter ends and starts no thread, the scheduler's thread does the work.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class WorkerPool:
         self._free = deque[bool]()  # an entry for each thread that waits for work
         self._threads: set[threading.Thread] = set()
         self._adding = Task(self._add_thread)
+        self._is_closed = False
 
     def submit(self, work: Work) -> None:
         """Have a free or a new thread do the work."""
@@ -65,7 +67,10 @@ class WorkerPool:
         return repeating
 
     def close(self) -> None:
-        """End the threads when the work that is queued now is done."""
+        """End each thread when there is no work."""
+        # This thread sets the flag, then queues an end for each thread. A thread that still works
+        # reads the flag afterwards. So each thread sees one of the two.
+        self._is_closed = True
         for _ in self.threads():
             self._todo.put(None)
 
@@ -83,13 +88,12 @@ class WorkerPool:
             thread.start()
         except RuntimeError as error:
             self._threads.discard(thread)
-            if self._if_refused is not None:
-                with suppress(Empty):
-                    while True:
-                        if (work := self._todo.get_nowait()) is not None:
-                            self._if_refused(work, error)
-            elif "shutdown" not in str(error):  # the interpreter's end: Python 3.12
+            if self._if_refused is None and not is_interpreter_end(error):
                 raise
+            with suppress(Empty):
+                while True:
+                    if (work := self._todo.get_nowait()) is not None:
+                        (self._if_refused or _work_here)(work, error)
             return None
         return 0.0 if self._todo.qsize() > 1 else None
 
@@ -114,10 +118,19 @@ class WorkerPool:
                 except BaseException:  # noqa: BLE001 - the thread must not end
                     scheduler.report("Work in the background failed.")
                 del work  # so that its objects are freed now
+                if self._is_closed and self._todo.empty():
+                    return
         finally:
             self._threads.discard(threading.current_thread())
             if not self._todo.empty():
                 scheduler.shared.schedule(self._adding, 0)
+
+
+def _work_here(work: Work, _refusal: RuntimeError) -> None:
+    try:
+        work()
+    except BaseException:  # noqa: BLE001 - the other work must be done
+        scheduler.report("Work in the background failed.")
 
 
 class Repeating:

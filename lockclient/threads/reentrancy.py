@@ -15,6 +15,7 @@ runs in a copy of the context of the thread that scheduled it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
@@ -28,11 +29,23 @@ Result = TypeVar("Result")
 _inside: ContextVar[bool] = ContextVar("clustermutex_inside", default=False)
 _this_thread = local()
 
+this_deputy = local()
+"""`call`: the `DeputyCall` of a thread that sends requests for the main thread."""
+
 LOCK_TIMEOUT_S = 0.5
 """Seconds after which a caller of `briefly` continues without the lock."""
 
 is_inside = _inside.get
 """Tell whether our own code runs below the caller, in its thread."""
+
+
+class DeputyCall:
+    """A call that a deputy makes for the main thread, as the main thread sees it."""
+
+    until = math.inf
+    """The monotonic deadline of the request in flight."""
+    thread = 0
+    """The deputy's id."""
 
 
 def is_own_thread() -> bool:

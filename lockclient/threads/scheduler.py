@@ -28,8 +28,11 @@ from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from lockclient.model.clocks import monotonic
-from lockclient.threads.at_exit import arm
-from lockclient.threads.daemon_thread import SYNCHRONOUS_SIGNALS, DaemonThread
+from lockclient.threads.daemon_thread import (
+    SYNCHRONOUS_SIGNALS,
+    DaemonThread,
+    is_interpreter_end,
+)
 from lockclient.threads.log_queue import get_logger
 from lockclient.threads.reentrancy import mark_thread
 
@@ -42,6 +45,8 @@ RETRY_S = 1.0
 """Seconds after which a job that raised is run again."""
 MAX_SLEEP_S = 5.0
 """Seconds of one wait: a suspended machine stops the wait, but not the jobs' clock."""
+on_start: list[Callable[[], object]] = []
+"""Called by the thread as it starts."""
 
 
 class CleanUp(Protocol):
@@ -109,6 +114,8 @@ class Scheduler(DaemonThread):
         """Wait until the thread has handled each earlier `clean_up`, at most for `seconds`."""
         if sys.is_finalizing() or (self.missing and self._clean_ups.empty()):
             return  # the thread does not run any more, or never did
+        if self.missing and not self._is_running():
+            return
         mark = _Mark()
         self._clean_ups.put(mark)
         mark.reached.acquire(timeout=max(0.0, seconds))
@@ -125,16 +132,28 @@ class Scheduler(DaemonThread):
         self._new.append((at, next(self._numbers), task))
         if at < self._wakes_at:
             self._clean_ups.put(None)  # else the thread wakes in time by itself
-        if self.missing:
-            try:
-                self.start()
-            except RuntimeError as error:  # the task stays, and the next call starts the thread
-                log.warning("The thread for background work can't be started: %s", error)
+        if self.missing and not self._is_running():
+            self._run_due()
+
+    def _is_running(self) -> bool:
+        """Return whether the thread runs, or starts now, or will start.
+
+        If the interpreter ends and starts no thread, the caller runs what is due: no other thread
+        does. If the system has none left, the task stays, and the next call starts the thread.
+        """
+        try:
+            self.start()
+        except RuntimeError as error:
+            if is_interpreter_end(error):
+                return False
+            log.warning("The thread for background work can't be started: %s", error)
+        return True
 
     def _begin(self) -> None:
         mark_thread()
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - SYNCHRONOUS_SIGNALS)
-        arm()
+        for call in on_start:
+            call()
 
     def _turn(self) -> None:
         self._run_due()

@@ -27,11 +27,11 @@ from typing import Any
 
 from greenlet import GreenletExit
 
-from lockclient.acquisition import heartbeat_and_loss, shared_mutex
+from lockclient.acquisition import heartbeat_and_loss, leaked_locks, shared_mutex
 from lockclient.model import clocks, process_identity
 from lockclient.stores.etcd import members
 from lockclient.stores.etcd.wire import rpc_methods
-from lockclient.threads import at_exit, backoff, log_queue, pool, scheduler
+from lockclient.threads import backoff, log_queue, pool, scheduler
 from tests.simulation.hub import Condition, Event, Hub, Lock, Process, Thread
 from unlocker.periodic_tasks import Jobs
 
@@ -295,7 +295,6 @@ def _virtual(open_channel: Callable[..., Any]) -> dict[int, Any]:
         (members.clock_offsets, lambda *_: Hub.current.clock_offsets()),
         (Jobs, VirtualJobs),
         (ThreadPoolExecutor, Pool),
-        (at_exit.arm, lambda: None),  # all threads end before
     ]
     return {**found, **{id(real): virtual for real, virtual in pairs}}
 
@@ -324,8 +323,9 @@ def virtual(open_channel: Callable[..., Any]) -> Iterator[None]:
 GLOBALS: tuple[tuple[ModuleType, str], ...] = (
     (scheduler, "shared"),
     (heartbeat_and_loss, "held_by_process"),
-    (heartbeat_and_loss, "on_lost_threads"),
+    (leaked_locks, "program_threads"),
     (log_queue, "shared"),
+    (scheduler, "on_start"),
 )
 """What each process has of its own."""
 
@@ -340,6 +340,7 @@ def new_process(hub: Hub, name: str) -> Process:
             {},
             pool.WorkerPool("on-lost", 1000),
             log_queue.new_queue(),
+            [],  # all threads end before `atexit`
         )
         process.globals = dict(zip(GLOBALS, made, strict=True))
     return process

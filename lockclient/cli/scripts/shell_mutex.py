@@ -25,7 +25,7 @@ from lockclient.model.clocks import Now
 from lockclient.model.holder import Holder
 from lockclient.mutex import ClusterMutex, HeldLock
 from lockclient.service.service_flags import as_click_error
-from lockclient.stores.common.background import AT_EXIT_S
+from lockclient.threads import ending
 
 
 class ShellHeldLock(HeldLock):
@@ -92,7 +92,7 @@ class ShellMutex(ClusterMutex):
             with suppress(ClusterMutexError):  # lost, or retried in the background
                 self.release()
         background = self._store().background
-        background.settle(AT_EXIT_S)
+        background.settle(ending.LIMIT_S)
         return not background.unfinished()
 
     @property

@@ -10,23 +10,23 @@ import os
 import sys
 import threading
 import time
+import traceback
 from _thread import allocate_lock
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar
 
-from lockclient.errors import StoreClosed, StoreUnavailable
+from lockclient.errors import LockNotHeld, StoreClosed, StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.stores.common.ticket_leases import TicketLeases
 from lockclient.stores.mutex_store import MutexStore
 from lockclient.stores.request_types import Withdraw
-from lockclient.threads import scheduler
+from lockclient.threads import ending, scheduler
+from lockclient.threads.daemon_thread import is_interpreter_end
 from lockclient.threads.log_queue import get_logger, naming
 from lockclient.threads.pool import Repeating, WorkerPool
-from lockclient.threads.reentrancy import run_inside
-from lockclient.threads.scheduler import RETRY_S
+from lockclient.threads.reentrancy import DeputyCall, run_inside, this_deputy
 
 log = get_logger(__name__)
 
@@ -53,8 +53,8 @@ MIN_PAUSE_S = 1.0
 MAX_OWED = 10_000
 """Unanswered clean-ups, of a kilobyte each, at which no acquisition begins. None may be dropped:
 its lock or ticket may stand in the store, or still arrive there."""
-AT_EXIT_S = 1.0
-"""Seconds that the end of the interpreter waits for clean-ups."""
+STUCK_S = 1.0
+"""Seconds after a request's deadline at which its deputy counts as stuck."""
 
 
 class Background:
@@ -75,9 +75,13 @@ class Background:
         self.overload = ""
         """The reason why no acquisition may begin; empty: one may."""
         self.store = store
-        self.cleaners = WorkerPool("clean-up", MAX_CLEAN_UPS, self._put_off)
+        self.cleaners = WorkerPool("clean-up", MAX_CLEAN_UPS)
         self._deputies = WorkerPool("deputy", 1000, lambda work, error: work(error))
-        self._unfinished: dict[object, None] = {}
+        self.acquisitions: dict[ending.Part, None] = {}
+        """Running acquisitions, and locks until the store has confirmed their release."""
+        self.clean_ups: dict[_CleanUp, None] = {}
+        """Withdrawals that the store has not confirmed."""
+        self._jobs: dict[object, None] = {}
         self.failed: dict[_CleanUp, None] = {}
         """Clean-ups whose last try failed."""
 
@@ -91,16 +95,24 @@ class Background:
 
         Other threads do the work themselves. With deputies an acquisition and release takes 1.25 to
         1.6 times the processor time (1, 16, 64 threads), and few programs raise in other threads.
+        If the interpreter ends and starts no thread, the main thread does the work, too.
+
+        A deputy can hang: the garbage collector may run a finalizer there that waits for a lock of
+        the main thread. So the wait ends `STUCK_S` after the deadline of the request in flight.
 
         Raises:
-            StoreUnavailable: the system gives no thread for it; nothing was done.
+            StoreUnavailable: the system gives no thread for it, and nothing was done; or the deputy
+                hangs, and the outcome is unknown.
+            LockNotHeld: this process is the child of a fork during the call.
         """
         if sys.is_finalizing():  # no other thread runs any more
             raise no_thread("the interpreter ends")
-        if scheduler.shared.missing:
-            self.ready()
-        if threading.get_ident() != _main_thread:
+        is_shielded = not scheduler.shared.missing or self.ready()
+        if not is_shielded or threading.get_ident() != _main_thread:
             return run_inside(work, *args)
+        call = DeputyCall()
+        if args and isinstance(args[-1], Deadline):
+            call.until = args[-1]
         ended = allocate_lock()  # free when it is done
         ended.acquire()
         result: Result | None = None
@@ -108,7 +120,7 @@ class Background:
 
         def do(refused: RuntimeError | None = None) -> None:
             nonlocal result, error
-            self._unfinished[do] = None
+            this_deputy.call, call.thread = call, threading.get_ident()
             try:
                 if refused is not None:
                     raise no_thread(refused)
@@ -116,13 +128,17 @@ class Background:
             except BaseException as raised:  # noqa: BLE001 - raised in the main thread
                 error = raised
             ended.release()
-            self._unfinished.pop(do, None)
 
         self._deputies.submit(do)
         # In short waits: a signal just before a wait, or in another thread, does not end the wait
         # (seen with 3.13.0), and Python runs the signal's handler only after it.
         while not ended.acquire(timeout=SIGNAL_CHECK_INTERVAL_S):
-            pass
+            if self.store.background is not self:  # a signal's handler has forked
+                raise _inherited_error()
+            if monotonic() > call.until + STUCK_S:
+                raise _stuck_error(call.thread)
+        if isinstance(error, NoThread) and is_interpreter_end(error):
+            return run_inside(work, *args)
         if error is not None:
             try:
                 raise error
@@ -130,12 +146,19 @@ class Background:
                 del error  # else its traceback refers to it
         return result  # type: ignore[return-value]
 
-    def ready(self) -> None:
-        """Start the scheduler's thread; raise `StoreUnavailable` if the system gives none."""
+    def ready(self) -> bool:
+        """Start the scheduler's thread; return False if the interpreter ends and starts none.
+
+        Raises:
+            StoreUnavailable: the system gives no thread.
+        """
         try:
             scheduler.shared.start()
         except RuntimeError as error:
+            if is_interpreter_end(error):
+                return False
             raise no_thread(error) from error
+        return True
 
     def clean_up(self, withdraw: Withdraw) -> None:
         """Withdraw an acquisition; retry until the store confirms it.
@@ -143,7 +166,7 @@ class Background:
         The ticket of a living process does not expire (kazoo #732).
         """
         clean_up = _CleanUp(self, withdraw)
-        self._unfinished[clean_up] = None
+        self.clean_ups[clean_up] = None
         self._note_load()
         clean_up.repeating.run_within(0)
 
@@ -155,44 +178,55 @@ class Background:
 
     def finish(self, clean_up: _CleanUp) -> None:
         """Forget a clean-up that needs no further try, and repeat the others."""
-        self._unfinished.pop(clean_up, None)
+        self.clean_ups.pop(clean_up, None)
         self._note_load()
         self.retry()
 
     def _note_load(self) -> None:
-        self.overload = _OVERLOAD if len(self._unfinished) >= MAX_OWED else ""
+        self.overload = _OVERLOAD if len(self.clean_ups) >= MAX_OWED else ""
 
-    def _put_off(self, work: Callable[[], object], error: RuntimeError) -> None:
-        """Called by the scheduler's thread with a clean-up for which there is no thread."""
-        if "shutdown" in str(error):  # the interpreter's end (Python 3.12): nothing else waits
-            work()
-        else:
-            scheduler.shared.after(RETRY_S, partial(self.cleaners.submit, work))
+    def run(self, work: Callable[[], object]) -> None:
+        """Have a thread work; `settle` waits for it."""
+
+        def do() -> None:
+            try:
+                work()
+            finally:
+                self._jobs.pop(do, None)
+
+        self._jobs[do] = None
+        self.cleaners.submit(do)
+
+    def parts(self) -> list[ending.Part]:
+        """Return all that ends with the store."""
+        return [*list(self.acquisitions), *list(self.clean_ups)]
 
     def unfinished(self) -> bool:
-        """Return whether a clean-up, or work for the main thread, is not done yet."""
-        return bool(self._unfinished)
+        """Return whether a release or a withdrawal is not confirmed yet."""
+        return bool(self._jobs) or any(part.is_open for part in self.parts())
 
     def settle(self, seconds: float) -> None:
         """Wait until nothing is unfinished, at most for `seconds`."""
         deadline = Deadline.after(seconds)
         scheduler.shared.flush(seconds)
-        while self._unfinished and not deadline.expired():
+        while self.unfinished() and not deadline.expired():
             time.sleep(0.005)
 
-    def close(self, patience: float) -> None:
-        """Wake all waiters, which find the store closed; end each thread after its work."""
+    def close(self) -> None:
+        """Wake all waiters; end each thread after its work."""
         self.tickets.close()
-        self.settle(patience)
         for pool in (self.urgent, self.patient, self.leases, self.cleaners, self._deputies):
             pool.close()
 
 
-class _CleanUp:
+class _CleanUp(ending.Part):
     """A withdrawal that is repeated until the store confirms it. One try runs at a time."""
+
+    is_open = True
 
     def __init__(self, background: Background, withdraw: Withdraw) -> None:
         self.repeating = Repeating(background.cleaners.submit, self.run)
+        self.name, self.uuid = withdraw.name, withdraw.uuid
         self._background = background
         self._withdraw = withdraw
         self._pause_s = 0.05
@@ -237,6 +271,18 @@ class _CleanUp:
         """
         self.repeating.run_within(max(0.0, self._tried_at + MIN_PAUSE_S - monotonic()))
 
+    def end(self) -> None:
+        """Try again now."""
+        self.repeating.run_within(0)
+
+    def left_over(self) -> str | None:
+        """See `ending.Part`; a ticket alone expires soon."""
+        withdraw = self._withdraw
+        if withdraw.record is None:
+            return None
+        write = ending.while_acquiring if withdraw.tombstone else ending.while_releasing
+        return write(withdraw.record)
+
 
 _OVERLOAD = (
     f"The store has not confirmed {MAX_OWED:,} withdrawals of earlier acquisitions: until it does, "
@@ -252,6 +298,25 @@ def _reset_after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_reset_after_fork)
+
+
+def _inherited_error() -> LockNotHeld:
+    return LockNotHeld(
+        "A signal's handler forked this process while its parent waited for the store: the child "
+        "must acquire locks by calls of its own."
+    )
+
+
+def _stuck_error(thread: int) -> StoreUnavailable:
+    """Log the stack of a deputy that hangs; return the error of the caller."""
+    frame = sys._current_frames().get(thread)
+    stack = "".join(traceback.format_stack(frame)) if frame is not None else "It has not begun.\n"
+    log.error("A thread that asks the store for the main thread hangs:\n%s", stack)
+    return StoreUnavailable(
+        "A thread that asks the store hangs, so the outcome is unknown. A finalizer that the "
+        "garbage collector runs there may wait for a lock of the main thread; the log has its "
+        "stack."
+    )
 
 
 class NoThread(StoreUnavailable):

@@ -1,4 +1,4 @@
-"""Store lifecycle: connect, reconnect after a fork, clean up at exit."""
+"""Store lifecycle: connect, reconnect after a fork, close."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from weakref import WeakSet
 
 from lockclient.errors import StoreClosed
 from lockclient.model.clocks import Deadline
-from lockclient.stores.common.background import AT_EXIT_S, Background
+from lockclient.stores.common.background import Background
 from lockclient.stores.location import Location
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.request_types import Request, Unlock, Withdraw
-from lockclient.threads.at_exit import Order, calls
+from lockclient.threads import ending
 
 CLEAN_UP_TIMEOUT_S: Final = 0.4
 """Seconds that closing a store waits for clean-ups."""
@@ -34,6 +34,7 @@ class OpenedStore:
         self.location = location
         self._connect()
         _stores.add(self)
+        ending.stores.add(self)
 
     def _connect(self) -> None:
         """Make all connections and threads, which a fork's child must not share. None starts."""
@@ -42,8 +43,14 @@ class OpenedStore:
     def _disconnect(self) -> None:
         """Close the connections and threads of `_connect`, except `background`."""
 
-    def _close_streams(self) -> None:
-        """Called in `atexit`: the interpreter's teardown of an open stream can hang."""
+    def parts(self) -> list[ending.Part]:
+        return self.background.parts()
+
+    def close_streams(self) -> None:
+        """Close all watches: the interpreter's teardown of an open stream can hang."""
+
+    def revoke_tickets(self) -> None:
+        """Have the background end all tickets; a later waiter gets a new lease."""
 
     def send(self, request: Request, deadline: Deadline) -> Outcome:
         raise NotImplementedError
@@ -62,8 +69,10 @@ class OpenedStore:
 
     def close(self) -> None:
         self._closing = True
-        self.background.close(CLEAN_UP_TIMEOUT_S)
-        self._disconnect()
+        limit = Deadline.after(CLEAN_UP_TIMEOUT_S)
+        ending.end([self], limit, closed(self.location))
+        self.background.close()
+        self.background.run_shielded(self._disconnect)
 
     def endpoints(self) -> tuple[str, ...]:
         return (self.location.url(),)
@@ -93,13 +102,4 @@ def _start_afresh() -> None:
         store._connect()
 
 
-def _at_exit() -> None:
-    until = Deadline.after(AT_EXIT_S)
-    for store in list(_stores):
-        store.settle(until.remaining())
-    for store in list(_stores):
-        store._close_streams()
-
-
 os.register_at_fork(after_in_child=_start_afresh)
-calls[Order.CLEAN_UP] = _at_exit

@@ -85,9 +85,12 @@ class TicketLeases:
         self._repeating.run_within(0)  # the head watches no ticket: only this shows it the loss
         return False
 
+    def groups(self) -> set[Hashable]:
+        """Return the event loops that have waiters, and None if threads wait."""
+        return {place[0] for place in list(self._inboxes.values())}
+
     def close(self) -> None:
-        """Wake all waiters, for good."""
-        _notify_of_gap(list(self._inboxes))
+        """Renew no more."""
         self._pool.close()
 
     # ------------------------------------------------------------ the pool's thread

@@ -6,11 +6,13 @@ import math
 import threading
 
 from lockclient.model.clocks import Deadline, monotonic
+from lockclient.stores.common.store_lifecycle import closed
 from lockclient.stores.etcd.errors import ErrorKind
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.channels import Channels
 from lockclient.stores.etcd.wire.failover import WireError
 from lockclient.stores.etcd.wire.rpc_methods import GRANT, KEEP_ALIVE, REVOKE
+from lockclient.threads import ending
 from lockclient.threads.reentrancy import briefly
 
 _NONE = (0, -math.inf)
@@ -40,6 +42,7 @@ class Lease:
         # request, so never later than by etcd's clock. Replaced at once, so no reader mixes two.
         self.granted = _NONE
         self._is_lost = False  # not reported by `extend` yet
+        self._has_ended = False
 
     def usable(self) -> int:
         """Return its id if `get` costs no request, else 0."""
@@ -52,18 +55,27 @@ class Lease:
         Raises:
             WireError: etcd refuses it.
             StoreUnavailable: etcd did not answer by the deadline.
+            StoreClosed: it was ended.
         """
         # Without a lock, behind which callers would wait for the deadlines of others.
         if number := self.usable():
             return number
         number, _ = self.granted
-        if self._renewed and self._keep_alive(number, deadline):
+        # A stream needs a thread. Without one a waiter polls: that binds its ticket to a new lease.
+        if self._renewed and ending.can_watch() and self._keep_alive(number, deadline):
             return number
+        if self._has_ended:
+            raise closed(self._channels.location)
         sent_at = monotonic()
         answer = self._channels.call(GRANT, wire.LeaseGrant(ttl=math.ceil(self._ttl)), deadline)
+        # `end` sets the flag, then reads the id; this thread writes the id, then reads the flag.
         # The first of several answers counts, because tickets may be bound to its lease; the other
         # leases expire.
-        return self._replace((0, number), answer.id, sent_at + answer.ttl)
+        granted = self._replace((0, number), answer.id, sent_at + answer.ttl)
+        if self._has_ended:
+            self.revoke(deadline)
+            raise closed(self._channels.location)
+        return granted
 
     def extend(self, deadline: Deadline) -> bool:
         """Extend it; return False without a lease, or if one was lost since the last call.
@@ -96,6 +108,10 @@ class Lease:
         """Note that etcd does not know this lease any more."""
         if self.granted[0] == number:
             self.granted, self._is_lost = _NONE, True
+
+    def end(self) -> None:
+        """Grant no more of it."""
+        self._has_ended = True
 
     def revoke(self, deadline: Deadline) -> None:
         """End it, which deletes every key that is bound to it."""

@@ -50,6 +50,8 @@ class Plan(SimpleNamespace):  # its constructor is C code: two plans are made in
 
     def bind(self, lease: int) -> None:
         """Bind the puts that need a lease to this one."""
+        if not lease:
+            raise ValueError("A ticket without a lease would never expire.")
         for put in self.bound:
             put.lease = lease
 

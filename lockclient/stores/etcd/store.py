@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lockclient.errors import ClusterMutexError
@@ -14,8 +14,8 @@ from lockclient.model.clocks import Deadline, monotonic
 from lockclient.model.holder import MAX_VALUE_BYTES
 from lockclient.model.retention import RECORD_RETENTION_S
 from lockclient.stores import request_types
+from lockclient.stores.common.async_bridge import by_thread
 from lockclient.stores.common.background import Background
-from lockclient.stores.common.store_lifecycle import CLEAN_UP_TIMEOUT_S
 from lockclient.stores.common.ticket_leases import TICKET_TTL_S
 from lockclient.stores.etcd.errors import ErrorKind
 from lockclient.stores.etcd.keys import Keys
@@ -34,12 +34,14 @@ from lockclient.stores.etcd.wire.watch_stream import WatchStream
 from lockclient.stores.mutex_store import Capabilities, Guard, WatchEvent, WatchTarget
 from lockclient.stores.outcomes import Outcome, ReadResult
 from lockclient.stores.service_store import MAX_NOTE_BYTES, Batch, Change, Note
-from lockclient.threads.pool import WorkerPool
+from lockclient.threads import ending
 
 if TYPE_CHECKING:
     from lockclient.stores.findings import Clock, Finding
 
 LEASE_REUSE_S = 3600
+REVOKE_TIMEOUT_S = 2.0
+"""Seconds for the answer to the end of a lease."""
 TOMBSTONE_TTL_S = 86400
 """Lifetime of a tombstone: while it exists, a late take of the withdrawn acquisition fails."""
 
@@ -108,6 +110,10 @@ class EtcdStore(EtcdListing):
                 request = _for_retry(error, request, plan, lease)
 
     async def send_async(self, request: request_types.Request, deadline: Deadline) -> Outcome:
+        if not ending.state.can_start_threads():  # grpc.aio needs one
+            return await by_thread(
+                self.background.urgent.submit, partial(self.send, request, deadline)
+            )
         channels, delivery = self._on_this_loop(), request_types.delivery_of(request)
         is_priority = isinstance(request, request_types.PRIORITY)
         if self._closing:
@@ -282,19 +288,26 @@ class EtcdStore(EtcdListing):
 
     # ------------------------------------------------------------ the end
 
-    def close(self) -> None:
-        _in_thread(super().close, 1.0)
+    def revoke_tickets(self) -> None:
+        for waiters in self.background.tickets.groups():
+            if waiters is None:
+                lease, self._tickets = self._tickets, self._ticket_lease()
+            else:
+                channels = self._loops[waiters]
+                lease, channels.tickets = channels.tickets, self._ticket_lease()
+            lease.end()
+            self.background.run(partial(self._revoke, lease))
+
+    def _revoke(self, lease: Lease) -> None:
+        with suppress(ClusterMutexError, WireError):  # then it expires
+            lease.revoke(Deadline.after(REVOKE_TIMEOUT_S))
 
     def _disconnect(self) -> None:
-        limit = Deadline.after(CLEAN_UP_TIMEOUT_S / 2)
-        for lease in (self._tickets, *(channels.tickets for channels in self._loops.values())):
-            with suppress(ClusterMutexError, WireError):  # then it expires
-                lease.revoke(limit)
-        self._close_streams()
+        self.close_streams()
         self._channels.close()
         self._loops.clear()
 
-    def _close_streams(self) -> None:
+    def close_streams(self) -> None:
         # Called while daemon threads run. After the interpreter has stopped them, closing a stream
         # could wait for ever for one of gRPC's threads, or for a lock that such a thread held.
         self._stream.close()
@@ -305,20 +318,6 @@ def _if_at(key: bytes, revision: int, operation: wire.Operation) -> wire.Txn:
     """Return a transaction: `operation`, if the key's revision is this one (0: no such key)."""
     compare = wire.Compare(target=wire.Compare.MOD, key=key, mod_revision=revision)
     return wire.Txn(compare=[compare], success=[operation])
-
-
-def _in_thread(work: Callable[[], object], seconds: float) -> None:
-    """Work in another thread, so that no interrupt hits gRPC; wait `seconds` at most."""
-    ended = threading.Event()
-
-    def do() -> None:
-        work()
-        ended.set()
-
-    worker = WorkerPool("closing", 1)
-    worker.submit(do)
-    ended.wait(seconds)
-    worker.close()
 
 
 def _for_retry(

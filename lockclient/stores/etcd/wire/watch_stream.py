@@ -36,7 +36,7 @@ from lockclient.stores.etcd.wire.watch_state import (
     Watch,
     WatchEnded,
 )
-from lockclient.threads import scheduler
+from lockclient.threads import ending, scheduler
 from lockclient.threads.log_queue import get_logger
 from lockclient.threads.pool import IDLE_S, WorkerPool
 from lockclient.threads.reentrancy import mark_thread
@@ -176,7 +176,7 @@ class WatchStream:
                 self._worker.submit(self._run)
 
     def _has_work(self) -> bool:
-        return bool(self._watches) and not self._closing.is_set()
+        return bool(self._watches) and not self._closing.is_set() and ending.can_watch()
 
     def _open_once(self, opened_at: float) -> bool:
         """Open the stream and read it to its end; return whether to open it again at once."""
