@@ -292,8 +292,9 @@ class EtcdStore(EtcdListing):
         for waiters in self.background.tickets.groups():
             if waiters is None:
                 lease, self._tickets = self._tickets, self._ticket_lease()
+            elif (channels := self._loops.get(waiters)) is None:  # of a closed loop
+                continue
             else:
-                channels = self._loops[waiters]
                 lease, channels.tickets = channels.tickets, self._ticket_lease()
             lease.end()
             self.background.run(partial(self._revoke, lease))
