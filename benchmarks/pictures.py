@@ -45,12 +45,12 @@ def _cycle(_figure: Any, axes: Any, section: Results) -> None:
     """Bars of the medians, the fastest on top, with a mark at the p99."""
     names = sorted(section, key=lambda name: -section[name]["median"])
     medians, p99s = ([section[name][key] * 1e3 for name in names] for key in ("median", "p99"))
-    stores = range(len(names))
-    axes.barh(stores, medians, color=[COLOURS[name] for name in names], height=0.62)
-    axes.hlines(stores, medians, p99s, color=INK, linewidth=0.8)
-    axes.plot(p99s, stores, "|", color=INK, markersize=9)
+    positions = range(len(names))
+    axes.barh(positions, medians, color=[COLOURS[name] for name in names], height=0.62)
+    axes.hlines(positions, medians, p99s, color=INK, linewidth=0.8)
+    axes.plot(p99s, positions, "|", color=INK, markersize=9)
     labels = [f"{name}  {median:.2f}" for name, median in zip(names, medians, strict=True)]
-    axes.set_yticks(stores, labels)
+    axes.set_yticks(positions, labels)
     axes.get_yticklabels()[names.index("ClusterMutex")].set_fontweight("bold")
     axes.grid(visible=False, axis="y")
     axes.set(
@@ -100,12 +100,12 @@ def _throughput(figure: Any, axes: Any, section: list[Results]) -> None:
         (left, threads, "threads", "threads of one process"),
         (right, processes, "processes", "processes, one thread each"),
     ):
-        stores = range(len(rows))
+        positions = range(len(rows))
         for shift, key in ((-0.2, "floor"), (0.2, "ours")):
-            name, where = NAMES[key], [place + shift for place in stores]
+            name, where = NAMES[key], [position + shift for position in positions]
             heights = [row[key] for row in rows]
             panel.bar(where, heights, width=0.38, color=COLOURS[name], label=name)
-        panel.set_xticks(list(stores), [str(row[counted]) for row in rows])
+        panel.set_xticks(list(positions), [str(row[counted]) for row in rows])
         panel.grid(visible=False, axis="x")
         panel.set_xlabel(what)
     left.set_title("Cycles a second")

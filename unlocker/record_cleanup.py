@@ -154,7 +154,7 @@ class RecordCleanup:
         """Yield the expired records that were written up to the revision `settled`."""
         since, count, self._oldest_record = wall - RECORD_RETENTION_S, 0, settled + 1
 
-        def stores() -> Iterator[tuple[bool, int, Change]]:
+        def ranked() -> Iterator[tuple[bool, int, Change]]:
             nonlocal count
             for record in self._load("removed"):
                 count += 1
@@ -162,7 +162,7 @@ class RecordCleanup:
                 at = removed_at(record.value or b"")
                 yield at is None or at > since, record.created, record._replace(value=None)
 
-        first = nsmallest(_MAX_PLANNED, stores())  # the expired ones, then the oldest
+        first = nsmallest(_MAX_PLANNED, ranked())  # the expired ones, then the oldest
         excess = 0 if self.max_records is None else count - self.max_records
         for place, (in_time, _, record) in enumerate(first):
             if record.revision <= settled and (place < excess or not in_time):

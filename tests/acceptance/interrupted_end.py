@@ -29,9 +29,9 @@ HANDED_OVER = ("_start_under_lock", "_descendants", "hand_over")
 class Signal(Interrupt):
     """Sends SIGINT at the n-th step after the first request, and writes the place to a pipe."""
 
-    def __init__(self, number: int, stores: int) -> None:
+    def __init__(self, number: int, pipe: int) -> None:
         super().__init__(number)
-        self._places, self._sent = stores, False
+        self._pipe, self._sent = pipe, False
         # Python 3.12 traces instructions only if a frame asked for it before `settrace`.
         here = inspect.currentframe()
         assert here is not None
@@ -48,7 +48,7 @@ class Signal(Interrupt):
     def interrupt(self) -> None:
         sys.settrace(None)
         sys.setswitchinterval(10)  # no other thread runs until this one waits for it
-        os.write(self._places, self.where.encode())
+        os.write(self._pipe, self.where.encode())
         # What `run` and `lock` get from the thread that receives their signals.
         signal.raise_signal(WAKE if callable(signal.getsignal(WAKE)) else signal.SIGINT)
 
@@ -73,7 +73,7 @@ def each_step(kind: str, every: int) -> None:
     number, where = 1, "?"
     while where and not where.startswith(HANDED_OVER):
         name = f"{kind}-{number}"
-        stores, writing = os.pipe()
+        reading, writing = os.pipe()
         interrupt = Signal(number, writing)
         if kind == "multiprocessing":
             child = multiprocessing.get_context("fork").Process(
@@ -88,8 +88,8 @@ def each_step(kind: str, every: int) -> None:
                 return take(kind, name, interrupt)
             status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         os.close(writing)
-        where = os.read(stores, 4096).decode()
-        os.close(stores)
+        where = os.read(reading, 4096).decode()
+        os.close(reading)
         print(name, status, where, sep="\t", flush=True)
         number += every
     return None

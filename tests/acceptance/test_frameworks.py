@@ -262,8 +262,8 @@ except ClusterMutexError as error:
 """
     expected = {"works": "works\n", "refused": "refused True\n"}
     with running(tmp_path, 1) as servers, servers.store():
-        stores = ((settings, by_etcd), (Settings.load(servers.place().url()), by_valkey))
-        for place, what in stores:
+        places = ((settings, by_etcd), (Settings.load(servers.place().url()), by_valkey))
+        for place, what in places:
             python = install("gevent", "eventlet")
             assert expected[what] in run(python, tmp_path, place, program)
 

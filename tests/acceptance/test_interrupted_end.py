@@ -35,10 +35,10 @@ def test_the_end_waits_for_the_withdrawal(
     )
     assert done.returncode == 0, done.stderr
     rows = [line.split("\t") for line in done.stdout.splitlines() if line.count("\t") == 2]
-    stores = {name: f"status {status}, {where}" for name, status, where in rows}
+    places = {name: f"status {status}, {where}" for name, status, where in rows}
     kept = {name for name, status, _ in rows if kind == "lock" and status == "0"}
     keys = etcdctl("get", "--prefix", "--keys-only", f"{settings.root}/locks/").splitlines()
     left = {key.split("/")[-2] for key in keys if key.endswith("/uuid")} - kept
-    assert [stores[name] for name in sorted(left)] == []
+    assert [places[name] for name in sorted(left)] == []
     assert len(rows) > 40 / every
     figure(f"{len(rows)} programs ({kind}) interrupted, 0 locks left")

@@ -20,9 +20,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tests.breaking.places import PLACES
 from tests.breaking.programs import Notes, Program, Worker
 from tests.breaking.register import Register
-from tests.breaking.stores import PLACES
 from tests.proof.check import Broken, check
 from tests.proof.history import Limits, read
 from tests.support.clock_shim import Clock, compile_library

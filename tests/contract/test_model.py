@@ -92,7 +92,7 @@ class Equivalence(RuleBasedStateMachine):
         """By the uuid, holders as they were read last."""
         self.stamped: dict[str, list[tuple[int, int]]] = {}
         """By the uuid, the revisions of its stamps so far."""
-        self.stores: dict[str, list[int]] = {}
+        self.ticket_revisions: dict[str, list[int]] = {}
         """By the uuid, the revisions of its tickets so far."""
         self.left: dict[str, list[tuple[str, int]]] = {}
         """By the lock, tickets that went, and the revision at which they did."""
@@ -106,9 +106,9 @@ class Equivalence(RuleBasedStateMachine):
         """Return the acquisition that is meant; `before`: the one in whose place it came."""
         waiting = [waiter.uuid for waiter in lock.queue()]
         last = self.seen[lock.name].uuid if lock.name in self.seen else None
-        stores = dict(zip(("first", "second"), waiting, strict=False))
-        stores["holder"] = lock.uuid() or last or ""
-        if isinstance(who, str) and (uuid := stores.get(who)):
+        uuids = dict(zip(("first", "second"), waiting, strict=False))
+        uuids["holder"] = lock.uuid() or last or ""
+        if isinstance(who, str) and (uuid := uuids.get(who)):
             return self.holders[uuid]
         number = who if isinstance(who, int) else 0
         life = self.lives[lock.name, number]
@@ -145,8 +145,8 @@ class Equivalence(RuleBasedStateMachine):
             return
         known = self.revisions.setdefault(self.scope(name, uuid), {})
         assert known.setdefault(expected, got) == got, (expected, got)
-        stores = [known[revision] for revision in sorted(known)]
-        assert stores == sorted(set(stores)), "in another order"
+        revisions = [known[revision] for revision in sorted(known)]
+        assert revisions == sorted(set(revisions)), "in another order"
 
     def revision(self, name: str, uuid: str | None, revision: int) -> int:
         """Return what a revision of the model is in the store."""
@@ -204,9 +204,9 @@ class Equivalence(RuleBasedStateMachine):
                 self.left.setdefault(change.name, []).append((change.part, change.revision))
         if isinstance(expected, Queued):
             self.has_lease = True
-            stores = self.stores.setdefault(name_and_uuid(request)[1], [])
-            if expected.ticket_revision not in stores:
-                stores.append(expected.ticket_revision)
+            revisions = self.ticket_revisions.setdefault(name_and_uuid(request)[1], [])
+            if expected.ticket_revision not in revisions:
+                revisions.append(expected.ticket_revision)
         if not self.store.can.fencing:  # it does not promise that a uuid gets nothing ever
             if isinstance(request, Unlock | Withdraw | Remove) and isinstance(expected, Done):
                 self.spent.add(name_and_uuid(request)[1])
@@ -418,13 +418,13 @@ class Equivalence(RuleBasedStateMachine):
     def waiter(self, lock: Lock, who: str | int, rare: bool) -> Holder:
         """Return the acquisition that is meant; `rare`: one that has another ticket by now."""
         for waiting in lock.queue():
-            if rare and len(self.stores[waiting.uuid]) > 1:
+            if rare and len(self.ticket_revisions[waiting.uuid]) > 1:
                 return self.holders[waiting.uuid]
         return self.acquisition(lock, "first" if who == USUAL else who)
 
     def place_of(self, mine: Holder, *, late: bool) -> int:
         """Return the revision of its ticket, or `late` of its first one; 0: it has had none."""
-        return self.stores.get(mine.uuid or "", [0])[0 if late else -1]
+        return self.ticket_revisions.get(mine.uuid or "", [0])[0 if late else -1]
 
     # ------------------------------------------------------------ what stands there afterwards
 

@@ -49,7 +49,7 @@ class Garbage:
 
     def __init__(self, every: int) -> None:
         self.collected: Counter[str] = Counter()
-        self.stores: set[tuple[str, CodeType, int]] = set()
+        self.places: set[tuple[str, CodeType, int]] = set()
         self._places_of: Counter[str] = Counter()
         self._dropped: list[str] = []
         self._ready: Queue[tuple[str, list[Any]]] = Queue(AHEAD)
@@ -84,8 +84,8 @@ class Garbage:
         if event == "opcode":
             thread = threading.current_thread().name.split("_")[0]
             place = (thread, code, frame.f_lasti)
-            if place not in self.stores:
-                self.stores.add(place)
+            if place not in self.places:
+                self.places.add(place)
                 self._places_of[thread] += 1
                 if self._places_of[thread] % self._every != 1 % self._every:  # its first, too
                     return self.trace
@@ -187,7 +187,7 @@ def main() -> None:
     sys.settrace(None)
     threading.settrace(None)
     garbage.all_released()
-    print(f"{len(garbage.stores):6}  stores")
+    print(f"{len(garbage.places):6}  places")
     for thread_name, number in garbage.collected.most_common():
         print(f"{number:6}  {thread_name}")
 

@@ -296,9 +296,9 @@ class TestChanges:
         self, etcd_binary: str, tmp_path: Path, opened: Opener
     ) -> None:
         authority = Authority(tmp_path)
-        stores = (etcd_binary, tmp_path / "data", tmp_path / "etcd.log")
+        files = (etcd_binary, tmp_path / "data", tmp_path / "etcd.log")
         server, client = authority.issue("127.0.0.1"), authority.issue(user="somebody")
-        with TlsEtcd(authority, server, *stores, ask_clients=True) as etcd:
+        with TlsEtcd(authority, server, *files, ask_clients=True) as etcd:
             tls = (authority.cacert, client.cert, client.key)
             flags = map("{}={}".format, ("--cacert", "--cert", "--key"), tls)
             etcdctl = partial(etcdctl_of(etcd), *flags)

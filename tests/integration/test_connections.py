@@ -186,8 +186,8 @@ def test_a_running_process_reads_renewed_certificates(
 
     def etcd_of(server: Authority, clients: Authority, port: int | None = None) -> TlsEtcd:
         pair = server.issue("127.0.0.1")
-        stores = (tmp_path / "data", tmp_path / "log", port)
-        return TlsEtcd(clients, pair, etcd_binary, *stores, ask_clients=True)
+        where = (tmp_path / "data", tmp_path / "log", port)
+        return TlsEtcd(clients, pair, etcd_binary, *where, ask_clients=True)
 
     old = etcd_of(before, before)
     new = etcd_of(signer, after, old.port)

@@ -54,11 +54,11 @@ def nginx(folder: Path, dashboard: Service, hops: int) -> Iterator[int]:
         for port, to in zip(ports, [*ports[1:], behind], strict=True)
     )
     kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    stores = "".join(f"{kind}_temp_path {folder}/{kind};\n" for kind in kinds)
+    folders = "".join(f"{kind}_temp_path {folder}/{kind};\n" for kind in kinds)
     config = folder / "nginx.conf"
     config.write_text(
         f"daemon off; pid {folder}/pid; error_log stderr; events {{}}\n"
-        f"http {{ access_log off; large_client_header_buffers 4 16k;\n{stores}{servers} }}"
+        f"http {{ access_log off; large_client_header_buffers 4 16k;\n{folders}{servers} }}"
     )
     words = [needed("nginx"), "-p", str(folder), "-e", "stderr", "-c", str(config)]
     with start_service(words):

@@ -22,5 +22,5 @@ def test_finalizers_that_release_hang_no_thread(
     found = run_to_end(sys.executable, "-m", program, settings.url(), str(every), timeout=1800)
     lines = [line.split(maxsplit=1) for line in found.stdout.splitlines()]
     collected = {thread: int(number) for number, thread in lines}
-    figure(f"garbage was collected at every {every}th of {collected['stores']} instructions")
+    figure(f"garbage was collected at every {every}th of {collected['places']} instructions")
     assert collected.keys() >= THREADS

@@ -126,7 +126,7 @@ class TicketLeases:
             return True
         except ClusterMutexError as error:
             if not group.is_failing:  # once for an outage
-                log.warning("The stores in the queue could not be renewed; retrying: %s", error)
+                log.warning("The places in the queue could not be renewed; retrying: %s", error)
             group.is_failing = True
             return True
         group.is_failing = False

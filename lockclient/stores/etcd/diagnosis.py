@@ -104,7 +104,7 @@ def judge_members(found: Sequence[Member]) -> Iterator[Finding]:
                 f"What listens at {member.endpoint} answers as `etcd grpc-proxy`, which is not "
                 "supported.",
                 "Name the members themselves: through it a lost lock and a release are noticed "
-                "late or never, and waiters lose their stores in the queue.",
+                "late or never, and waiters lose their places in the queue.",
             )
             continue
         if member.trouble:

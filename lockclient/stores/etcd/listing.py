@@ -107,11 +107,11 @@ class EtcdListing(OpenedStore):
         return Tickets(found, looked_at)
 
     def _tickets_at(
-        self, name: str, stores: Sequence[tuple[int, bytes]], deadline: Deadline
+        self, name: str, places: Sequence[tuple[int, bytes]], deadline: Deadline
     ) -> Iterator[Ticket]:
         """Read the tickets that still exist, `SAFE_KEYS` in each request."""
-        for start in range(0, len(stores), SAFE_KEYS):
-            txn = reading(key for _, key in stores[start : start + SAFE_KEYS])
+        for start in range(0, len(places), SAFE_KEYS):
+            txn = reading(key for _, key in places[start : start + SAFE_KEYS])
             for answer in self._call(TXN, txn, deadline).responses:
                 for kv in answer.range.kvs:
                     value = kv.value if len(kv.value) <= MAX_VALUE_BYTES else b""

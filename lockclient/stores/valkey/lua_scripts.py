@@ -46,7 +46,7 @@ class Reply(NamedTuple):
 
 
 Answers = Mapping[int, Reply]
-"""Replies by the servers' stores in the URL."""
+"""Replies by the servers' positions in the URL."""
 
 _RUNS_IF_FULL: Final = """
 -- A server at its maxmemory refuses a script whose first write may need memory, but not one that

@@ -209,7 +209,7 @@ def test_old_snapshots_are_dropped(board: Board) -> None:
 
 
 def lanes(board: Board, query: str = "") -> list[tuple[str, list[tuple[str, str]]]]:
-    """Return the lanes of the timeline: each lock with the stores and the texts of its spans."""
+    """Return the lanes of the timeline: each lock with the positions and the texts of its spans."""
     rows = re.findall(
         r'<tr data-key="(\S+)">(.*?)</tr>', board.html(f"/timeline{query}"), re.DOTALL
     )

@@ -285,8 +285,8 @@ def test_the_backtrace_has_own_frames_first_and_the_innermost_marked(board: Boar
         *("/srv/invoices.py:214", "acquired here", "stack.enter_context(mutex)"),
         *("/srv/run.py:88", "2 library frames", "contextlib.py:502", "Full traceback"),
     ]
-    stores = [text.index(part) for part in order]
-    assert stores == sorted(stores)
+    positions = [text.index(part) for part in order]
+    assert positions == sorted(positions)
     assert DEEP in unescape(board.html("/lock/a"))
     foreign = "goroutine 1 [running]:\nmain.main()\n\t/srv/main.go:7"
     board.store.take("b", backtrace=foreign)
@@ -637,8 +637,8 @@ def test_the_waiting_page_lists_the_longest_waits_first(board: Board) -> None:
         board.store.wait(name, f"w{number}", hostname=f"ci-{number}.example.com", pid=58 + number)
     parts = ("held by ci-1 : 5", "nobody right now", "1–3 of 3 waiters")
     text = board.shows("/waiting", *parts)
-    stores = [text.index(f"ci-{number}.example.com : {58 + number}") for number in (2, 3, 4)]
-    assert stores == sorted(stores)
+    positions = [text.index(f"ci-{number}.example.com : {58 + number}") for number in (2, 3, 4)]
+    assert positions == sorted(positions)
     board.shows("/waiting?q=lock:free", "1–1 of 1 waiter")
 
 
