@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+from typing import Final
+
 from lockclient import errors
 
 OK = 0
@@ -14,7 +17,7 @@ UNAVAILABLE = 69
 INTERNAL = 70
 """A mistake of this program (EX_SOFTWARE)."""
 ENVIRONMENT = 71
-"""The system gives no thread, no memory or no home directory (EX_OSERR)."""
+"""The system gives no thread, process, memory, file descriptor or home directory (EX_OSERR)."""
 OUTPUT = 74
 """The output can't be written: a full disk, a closed stdout (EX_IOERR)."""
 CONFLICT = 75
@@ -29,6 +32,15 @@ SIGNALLED = 128
 INTERRUPTED = 130
 """Ctrl-C."""
 
+NO_MEMORY: Final = "no memory (ulimit -v, a container's limit)"
+NO_DESCRIPTOR: Final = "no file descriptor (ulimit -n)"
+SYSTEM_LIMITS: Final = {
+    errno.EMFILE: NO_DESCRIPTOR,
+    errno.ENFILE: NO_DESCRIPTOR,
+    errno.ENOMEM: NO_MEMORY,
+    errno.EAGAIN: "no process (ulimit -u, a container's pids limit)",
+}
+"""By `errno`, what the system does not give, and which limit may be the reason."""
 
 _STATUSES = (
     (errors.LockTimeout, CONFLICT),

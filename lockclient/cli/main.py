@@ -17,7 +17,9 @@ from lockclient.cli.exit_status import (
     ENVIRONMENT,
     INTERNAL,
     INTERRUPTED,
+    NO_MEMORY,
     OUTPUT,
+    SYSTEM_LIMITS,
     status_of_error,
 )
 from lockclient.errors import ClusterMutexError
@@ -25,7 +27,7 @@ from lockclient.service.missing_extras import needing_services
 from lockclient.text.escaping import plain, trace_of, without_secrets
 from lockclient.text.log_format import log_uncaught
 
-_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EAGAIN)
 """`errno` of a write to stdout that fails. (click ends the command by itself on EPIPE.)"""
 
 
@@ -102,7 +104,7 @@ def _sentence(error: Exception) -> tuple[str, int]:
     if isinstance(error, ClusterMutexError):
         return str(error), status_of_error(error)
     if isinstance(error, MemoryError):
-        return "The system gives no memory (ulimit -v, a container's limit).", ENVIRONMENT
+        return f"The system gives {NO_MEMORY}.", ENVIRONMENT
     if isinstance(error, RuntimeError) and "start new thread" in str(error):
         return "The system gives no thread (ulimit -u, a container's pids limit).", ENVIRONMENT
     if isinstance(error, RuntimeError) and "home directory" in str(error):
@@ -110,5 +112,7 @@ def _sentence(error: Exception) -> tuple[str, int]:
     if isinstance(error, OSError) and error.errno in _UNWRITABLE and error.filename is None:
         sys.stdout = None  # else Python writes the rest again at its end
         return f"The output can't be written: {error.strerror}.", OUTPUT
+    if isinstance(error, OSError) and error.errno in SYSTEM_LIMITS:
+        return f"The system gives {SYSTEM_LIMITS[error.errno]}.", ENVIRONMENT
     what = plain(without_secrets(f"{type(error).__name__}: {error}"), block=True)
     return f"Something went wrong in this program: {what}. Add --debug for where.", INTERNAL

@@ -89,9 +89,9 @@ def _hand_down(ctx: click.Context, _param: click.Parameter, settings: Settings |
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="""
     Exit status: 0 success; 1 it could not be done; 2 the command line is wrong; 69 the store
-    does not answer or refuses; 70 a bug in this program; 71 the system gives no thread, no memory
-    or no home directory; 74 the output can't be written; 130 Ctrl-C. A command's own help names
-    what else it returns.
+    does not answer or refuses; 70 a bug in this program; 71 the system gives no thread, memory,
+    file descriptor or home directory; 74 the output can't be written; 130 Ctrl-C. A command's own
+    help names what else it returns.
 
     Where the locks are: --url, or CLUSTERMUTEX_URL, or etcdctl's own variables
     (ETCDCTL_ENDPOINTS, ETCDCTL_CACERT, ETCDCTL_CERT, ETCDCTL_KEY, ETCDCTL_USER,

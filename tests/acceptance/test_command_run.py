@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import socket
 import sys
@@ -251,6 +252,21 @@ def test_run_waits_in_the_queue(start: Start, store: ServiceStore, blocked: Clus
     assert f"; it is held by {socket.gethostname()}, pid {os.getpid()}, " in waiting
     assert ', for "somebody\'s own", since ' in waiting
     assert got.startswith(f"clustermutex: Got the lock '{NAME}' after ")
+
+
+@pytest.mark.parametrize("alive", ["output", "process"])
+def test_a_command_that_gets_no_descriptor_is_71(
+    start: Start, store: ServiceStore, blocked: ClusterMutex, tmp_path: Path, alive: str
+) -> None:
+    """The limit falls during the wait: the command is not run, and the lock is free."""
+    with start("run", NAME, "--alive", alive, "--", "touch", "ran") as run:
+        in_line(store, NAME)
+        resource.prlimit(run.pid, resource.RLIMIT_NOFILE, (3, 3))
+        blocked.release()
+        run.ends(71)
+    assert run.said.endswith("clustermutex: The system gives no file descriptor (ulimit -n).\n")
+    assert not (tmp_path / "ran").exists()
+    assert has(store, NAME) is None
 
 
 @pytest.mark.parametrize("words", [["run", NAME, "true"], ["lock", NAME, "--export"]])

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from lockclient.cli.exit_status import LOST, NOT_EXECUTABLE, NOT_FOUND
+from lockclient.cli.exit_status import LOST, NOT_EXECUTABLE, NOT_FOUND, SYSTEM_LIMITS
 from lockclient.cli.options import Duration
 from lockclient.cli.scripts.child_processes import Child
 from lockclient.cli.scripts.heartbeats import follow_pushes, push_after_output
@@ -148,6 +148,8 @@ def _start(
             NOT_FOUND,
         ) from error
     except OSError as error:
+        if error.errno in SYSTEM_LIMITS:
+            raise
         hint = ": is there a first line like #!/bin/sh?" if error.errno == errno.ENOEXEC else "."
         raise Failure(
             f"The command {command[0]!r} can't be executed ({error.strerror}){hint}",
