@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-WATCH_DELAY_S = 1.0
+WATCH_DELAY_S = 0.7
 """Seconds from the acquisition to its watch. A lock that is held for less time needs no watch, only
-two requests."""
+two requests. A holder learns of a loss within a second, also of one right after the grant. So 0.3 s
+are left for opening the stream, creating the watch twice, etcd's next round for watches that begin
+in the past (every 0.1 s), and `LOG_FLUSH_S`."""
 LOG_FLUSH_S = 0.1
 """Seconds that `on_lost` waits until the log's handlers have the loss."""
 PUSH_TRY_S = 2.0

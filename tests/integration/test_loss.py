@@ -12,7 +12,10 @@ from lockclient.cli.setup.etcd_server import Etcd
 from lockclient.stores.service_store import ServiceStore
 from tests.support.etcd_binary import frozen, served
 from tests.support.locks import has, held, remove
-from tests.support.processes import wait_until
+from tests.support.processes import Figure, wait_until
+
+RESYNC_S = 0.1
+"""Seconds from one round to the next in which etcd serves the watches that begin in its past."""
 
 
 def test_the_deadline_passes_while_etcd_is_frozen(own_etcd: Etcd, own_store: ServiceStore) -> None:
@@ -55,3 +58,27 @@ def test_a_lost_lock_sends_no_more_requests(own_etcd: Etcd, own_store: ServiceSt
             with ClusterMutex("x", store=other):
                 pass
         assert served(own_etcd)["Txn"] - before == 40
+
+
+@pytest.mark.promise(number=3)
+def test_a_loss_right_after_the_grant_is_noticed_within_a_second(
+    store: ServiceStore, figure: Figure
+) -> None:
+    """The watch of a new lock begins in etcd's past, since the removal is a write.
+
+    The fastest of several losses has waited least for a busy machine, but perhaps not for etcd.
+    """
+    delays = [noticed_after(store, f"{number}") for number in range(4)]
+    figure(f"noticed {min(delays):.2f} to {max(delays):.2f} s after the removal")
+    assert min(delays) + RESYNC_S < 1.0
+
+
+def noticed_after(store: ServiceStore, name: str) -> float:
+    """Remove a lock right after its grant; return the seconds until `on_lost` is called."""
+    noticed: list[float] = []
+    mutex = ClusterMutex(name, store=store, on_lost=lambda _: noticed.append(time.monotonic()))
+    assert mutex.acquire()
+    remove(store, held(store, name))
+    removed_at = time.monotonic()
+    wait_until(lambda: noticed, what="on_lost")
+    return noticed[0] - removed_at
