@@ -220,7 +220,7 @@ def _enumerate() -> list[Thread]:
 
 def _start(function: Callable[..., object], args: tuple[Any, ...]) -> None:
     if Hub.current.over:
-        raise RuntimeError("can't start new thread at interpreter shutdown")  # as Python 3.12 does
+        raise RuntimeError("can't start new thread at interpreter shutdown")  # as 3.12 alone does
     Thread(target=function, args=args).start()
 
 
