@@ -28,7 +28,7 @@ from lockclient.threads.pool import Repeating, WorkerPool
 POLL_INTERVAL_S: Final = 2.0
 """Seconds between two polls of a held lock, and for the answer to one."""
 _FIRST_POLL_S: Final = 1.0
-"""Seconds to a holder's first poll. A holder watches its lock only after a second, so an earlier
+"""Seconds to a holder's first poll. A holder watches its lock only after 0.7 s, so an earlier
 loss is noticed no later than others."""
 _FRESH_S: Final = 1.0
 """Seconds for which other takes are refused with the last answer. A first waiter that sleeps, or a
