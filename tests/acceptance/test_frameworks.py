@@ -1,7 +1,8 @@
 """docs/programs.md, Frameworks, with the real packages in an environment of their own: `make soak`.
 
 `make test` has what needs no other package than the tests have themselves, and FastAPI, which is
-few packages: they are installed beside the tests' own.
+few packages: they are installed beside the tests' own. What runs for long is tested by
+`test_programs_in_outage.py`, too.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import re
 import signal
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -24,13 +24,14 @@ from lockclient.cli.setup.spawn import end, spawn
 from lockclient.stores.service_store import ServiceStore
 from tests.support import documents
 from tests.support.processes import run_to_end, wait_until
+from tests.support.recipe_packages import python_with
 from tests.support.soak import soaking
 from tests.support.valkey_servers import running
 from tests.support.wheel import build_wheel
 
 CHECKOUT = Path(__file__).parents[2]
 PAGE = documents.text("programs.md#frameworks")
-_, API, API_TEST, GUNICORN, POOL, POD, TASKS, JOBS, COMMAND, AIRFLOW = documents.codes(
+_, API, API_TEST, GUNICORN, POOL, POD, TASKS, _, COMMAND, AIRFLOW = documents.codes(
     "programs.md#frameworks", "python"
 )
 GREEN = re.findall(r"^\| `((\w+)\.[^`]+)` \| (\w+) \| (\w+) \|$", PAGE, re.MULTILINE)
@@ -50,7 +51,7 @@ def install(tmp_path_factory: pytest.TempPathFactory) -> Install:
         folder = tmp_path_factory.mktemp("venv")
         found = folder / "bin" / "python"
         if needs == FASTAPI:
-            return _beside_the_tests_own(folder, needs)
+            return python_with(folder, needs)
         steps: tuple[tuple[str | Path, ...], ...] = (
             (sys.executable, "-m", "venv", folder),
             (found, "-m", "pip", "install", "-q", *needs, f"{build_wheel(folder)}[{extras}]"),
@@ -60,18 +61,6 @@ def install(tmp_path_factory: pytest.TempPathFactory) -> Install:
         return found
 
     return lambda *needs: installed(*needs) if needs else OWN
-
-
-def _beside_the_tests_own(folder: Path, needs: tuple[str, ...]) -> Path:
-    """Return a Python that has these packages and all that the tests have."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=600)
-    packages = sysconfig.get_path("purelib", vars={"base": str(folder)})
-    own = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
-    Path(packages, "own.pth").write_text(own)
-    found = folder / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--python", str(found), "install", "-q", *needs]
-    subprocess.run(pip, check=True, timeout=600)
-    return found
 
 
 def _environment(settings: Settings) -> dict[str, str]:
@@ -116,23 +105,18 @@ with start_worker(app, perform_ping_check=False, pool="threads", concurrency=2):
     with ClusterMutex("report"):
         print(rebuild.delay(3).get(timeout=60))
 """
-USES_JOBS = """
-import logging, threading
+USES_GUNICORN = """
+import time, types
+import conf
 from lockclient import ClusterMutex
-seen = {"Skipping": threading.Event(), "Running": threading.Event()}
-
-class Seen(logging.Handler):
-    def emit(self, record):
-        word, *_ = record.getMessage().split()
-        if word in seen:
-            seen[word].set()
-
-logging.getLogger("lockclient").addHandler(Seen())
-with ClusterMutex("nightly"):
-    import jobs
-    assert seen["Skipping"].wait(60)
-assert seen["Running"].wait(60)
-jobs.scheduler.shutdown()
+worker = types.SimpleNamespace()
+with ClusterMutex("mailer") as held:
+    conf.post_fork(None, worker)
+    while not held.waiters():
+        time.sleep(0.05)
+    begun = time.monotonic()
+    conf.worker_exit(None, worker)
+    print("a waiting worker ends soon:", time.monotonic() - begun < 4)
 """
 USES_COMMAND = """
 import django
@@ -146,7 +130,6 @@ django.setup()
 call_command("migrate_once")
 call_command("migrate_once")
 """
-SKIPPED = "Skipping job: The lock 'nightly' is not free. It is held by "
 
 
 @pytest.mark.parametrize(
@@ -154,7 +137,7 @@ SKIPPED = "Skipping job: The lock 'nightly' is not free. It is held by "
     [
         (FASTAPI, {"api.py": API}, USES_API, "leader team-shop 200\n409\nTrue\nNone\n"),
         ((), {}, POOL, "^4 acquisitions\n$"),
-        ((), {"jobs.py": JOBS}, USES_JOBS, f"^ran\n(?s:.*){SKIPPED}(?s:.*)Running job with the"),
+        ((), {"conf.py": GUNICORN}, USES_GUNICORN, "^a waiting worker ends soon: True\n"),
         *soaking(
             (FASTAPI, {"api.py": API, "test_api.py": API_TEST}, TESTS_API, "2 passed"),
             (("celery",), {"tasks.py": TASKS}, USES_TASKS, "done\nskipped\n"),
@@ -166,7 +149,7 @@ SKIPPED = "Skipping job: The lock 'nightly' is not free. It is held by "
             ),
         ),
     ],
-    ids=["fastapi", "pool", "apscheduler", "its tests", "celery", "django"],
+    ids=["fastapi", "pool", "gunicorn", "its tests", "celery", "django"],
 )
 def test_the_programs_of_each_recipe(
     install: Install,
