@@ -14,7 +14,14 @@ from weakref import ref
 from lockclient.acquisition import leaked_locks
 from lockclient.acquisition.state_machine import Acquisition
 from lockclient.acquisition.thread_driver import Steps, drive
-from lockclient.errors import ClusterMutexError, LockLost, StoreClosed, StoreError, StoreUnavailable
+from lockclient.errors import (
+    ClusterMutexError,
+    LockLost,
+    StoreClosed,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.stores import timeouts
 from lockclient.stores.mutex_store import MutexStore, Subscription, WatchEvent, WatchTarget
@@ -332,8 +339,16 @@ class Holding(ending.Part):
         patience = timeouts.STORE_TIMEOUT_S if lost is None else PUSH_TRY_S
         if timeout is not None:
             patience = min(patience, timeout)
+        limit, is_disarmed = Deadline(monotonic() + patience), False
+        # A take that was sent again may still arrive. It must not find the lock free before the
+        # tombstone is there. A full store takes none: then the background retries it.
+        withdraw = acquisition.start_withdrawal() if acquisition.may_arrive_late else None
         try:
-            outcome = yield acquisition.unlock_request(), Deadline(monotonic() + patience)
+            if withdraw is not None:
+                with suppress(StoreFull):
+                    yield withdraw, limit
+                    is_disarmed = True
+            outcome = yield acquisition.unlock_request(), limit
         except BaseException as error:  # no answer, or a cancellation
             self.release_in_background()  # even past the deadline the store may have the lock
             if lost is None or not isinstance(error, ClusterMutexError):
@@ -343,11 +358,12 @@ class Holding(ending.Part):
         is_in_background = self._is_settled
         self._is_settled = True
         self.store.background.acquisitions.pop(self, None)
-        # If the background has released the lock meanwhile, the store answers NotHolder without a
-        # removal record: no loss.
-        if isinstance(outcome, NotHolder) and not (is_in_background and outcome.removal is None):
+        # If a withdrawal has released the lock, the store answers NotHolder without a removal
+        # record: no loss.
+        is_withdrawn = is_in_background or is_disarmed
+        if isinstance(outcome, NotHolder) and not (is_withdrawn and outcome.removal is None):
             acquisition.note_unlock_refused(outcome)
-        if acquisition.may_arrive_late:  # a take that was sent again may still arrive
+        if acquisition.may_arrive_late and not is_disarmed:
             self._withdraw()
         if acquisition.loss is not None:
             self._schedule_report()

@@ -253,3 +253,21 @@ def test_a_request_that_arrives_late_takes_nothing(how: str) -> None:
     for late in [each for each in store.asked if isinstance(each, Take | TakeOrQueue)]:
         store.ask(late, Deadline.after(1))
     assert (lock.holder, lock.tickets) == (None, {})
+
+
+class LateTake(DoublingStore):
+    """A store in which the second sending of a take arrives right after the unlock."""
+
+    def send(self, request: Request, deadline: Deadline) -> Outcome:
+        outcome = super().send(request, deadline)
+        if isinstance(request, Unlock):
+            takes = [each for each in self.asked if isinstance(each, Take | TakeOrQueue)]
+            self.late = [super(LateTake, self).send(late, deadline) for late in takes]
+        return outcome
+
+
+def test_a_late_take_finds_no_free_lock_between_a_release_and_its_tombstone() -> None:
+    store = LateTake()
+    with ClusterMutex("x", store=store):
+        pass
+    assert [type(outcome) for outcome in store.late] == [Refused]
