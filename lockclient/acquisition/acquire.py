@@ -117,6 +117,7 @@ class Attempt(ending.Part):
             running[self] = None
             if ending.state.thread not in (None, self._caller):  # see `ending._end_program`
                 self.mark(None)
+                yield from self._stop()  # before there is a request to withdraw
             step: Step | None = self._acquisition.begin(self._begun)
             while step is not None and step is not End.ACQUIRED and step is not End.BUSY:
                 if self._is_given_up:  # the order is argued in `withdraw_in_background`

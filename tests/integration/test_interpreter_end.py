@@ -257,6 +257,26 @@ stack = contextlib.ExitStack()
 stack.enter_context(ClusterMutex(name, store=store))
 turn()
 """
+REFUSED = """
+import atexit
+
+begin = threading.Event()
+
+def acquire():
+    begin.wait()
+    ClusterMutex(name, store=store).acquire()
+
+def let_it_begin():
+    begin.set()
+    while not store.background.acquisitions:
+        time.sleep(0.01)
+
+threading.Thread(target=acquire, daemon=True).start()
+atexit.register(let_it_begin)
+with ClusterMutex("another", store=store):
+    pass
+turn()
+"""
 NAMED = (
     r"The program ends and still holds 'NAME', taken at {}:\d+; unless its owner still releases "
     r"it, it stays locked until \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d UTC\.\n"
@@ -277,6 +297,7 @@ LAST_WORDS = {
         *("(.*\n)*.*could not release 'NAME', taken at (.*\n)+", False),
     ),
     "a fork's child holds it": (IN_FORK, "runs", NAMED.format(".*"), False),
+    "a daemon thread begins an acquisition too late": (REFUSED, "frozen", "", True),
     "an exit stack's line": (IN_STACK, "runs", NAMED.format("<string>"), False),
 }
 """What a program does, what becomes of etcd, what the program says, and whether the lock is free.
