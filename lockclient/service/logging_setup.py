@@ -60,7 +60,7 @@ class RateFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """See `logging.Filter`."""
         with self._lock:
-            if not self._passed.hit(self._limit):
+            if self._passed.hit({(): self._limit}) is None:
                 self._left_out += 1
                 return False
             left_out, self._left_out = self._left_out, 0

@@ -77,29 +77,35 @@ class Basic:
     def _is_known(self, user: str, password: str, network: str) -> bool:
         if not self._passwords.has_logged_in(user, network):
             return False
-        if self._wrong.full(_MAX_GUESSES, "guesses", user, network):
+        guess = self._wrong.hit({("guesses", user, network): _MAX_GUESSES})
+        if guess is None:
             raise _too_many()
-        if self._passwords.is_remembered(user, password, network):
-            return True
-        self._wrong.hit(_MAX_GUESSES, "guesses", user, network)
-        return False
+        if not self._passwords.is_remembered(user, password, network):
+            return False
+        self._wrong.take_back(guess)
+        return True
 
     def _check(self, user: str, password: str, network: str) -> None:
         # Guesses from elsewhere do not lock a user out of a network with a correct login.
         at_home, name = self._passwords.has_logged_in(user, network), user[:_MAX_USER_CHARS]
-        limits = [
-            (_MAX_WRONG_BY_BOTH, ("of both", name, network)),
-            (_MAX_WRONG_BY_NETWORK, ("of a network", network)),
-            (_MAX_WRONG_BY_USER, ("for a user", name)),
-        ]
+        limits = {
+            ("of both", name, network): _MAX_WRONG_BY_BOTH,
+            ("of a network", network): _MAX_WRONG_BY_NETWORK,
+        }
+        if not at_home:
+            limits["for a user", name] = _MAX_WRONG_BY_USER
         # Before the check, so that guesses beyond the limits cost nothing.
-        if any(self._wrong.full(most, *key) for most, key in limits[: 2 if at_home else 3]):
+        guess = self._wrong.hit(limits)
+        if guess is None:
             raise _too_many()
-        with self._queues[network in self._known_networks].turn():
-            right = self._passwords.check(user, password, network)
-        if not right:
-            for most, key in limits:
-                self._wrong.hit(most, *key)
+        is_wrong = False
+        try:
+            with self._queues[network in self._known_networks].turn():
+                is_wrong = not self._passwords.check(user, password, network)
+        finally:
+            if not is_wrong:
+                self._wrong.take_back(guess)
+        if is_wrong:
             raise Unauthorized("The user or the password is wrong.", www_authenticate=_CHALLENGE)
         self._known_networks[network] = None
         while len(self._known_networks) > _MAX_KNOWN_NETWORKS:

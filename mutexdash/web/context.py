@@ -56,7 +56,7 @@ class Unlocks:
 
     def __init__(self, registry: CollectorRegistry, most: int, ticks: Callable[[], float]) -> None:
         self.most = most
-        self.done = RateLimits(ticks)
+        self.counted = RateLimits(ticks)
         self.results = counter_by_label(
             registry,
             "mutexdash_force_unlocks",

@@ -118,12 +118,6 @@ def _unlock(name: str, asked: _Request) -> Removal:
         )
     board = dashboard()
     unlocks, who = board.unlocks, acting_user()
-    if unlocks.done.full(unlocks.most, who):
-        raise TooManyRequests(
-            f"There were {unlocks.most} force-unlocks of yours within a minute: nothing "
-            "was unlocked. Try again in a minute.",
-            retry_after=60,
-        )
     dated = board.dated_snapshot()
     if dated.outdated_since is not None:
         why = (
@@ -132,6 +126,13 @@ def _unlock(name: str, asked: _Request) -> Removal:
             else "the dashboard is out of date"
         )
         abort(503, f"Nothing was unlocked: {why}. Try again shortly.")
+    counted = unlocks.counted.hit({(who,): unlocks.most})
+    if counted is None:
+        raise TooManyRequests(
+            f"{unlocks.most} force-unlocks of yours were made within a minute or are under way: "
+            "nothing was unlocked. Try again in a minute.",
+            retry_after=60,
+        )
     deadline = Deadline.after(_REQUEST_TIMEOUT_S)
     try:
         removal = force_unlock(
@@ -144,18 +145,20 @@ def _unlock(name: str, asked: _Request) -> Removal:
             unrecorded=asked.unrecorded,
         )
     except Changed as error:
+        unlocks.counted.take_back(counted)
         unlocks.results.labels(CHANGED).inc()
         abort(409, str(error))
     except StoreFull:
+        unlocks.counted.take_back(counted)
         unlocks.results.labels(FAILED).inc()
         raise
     except (StoreUnavailable, StoreError) as error:
         unlocks.results.labels(UNKNOWN if error.unknown else FAILED).inc()
         if error.unknown:
             abort(503, f"It is unknown whether it was unlocked: check the lock again. {error}")
+        unlocks.counted.take_back(counted)
         abort(502, f"Nothing was unlocked: {error}")
     unlocks.results.labels(DONE).inc()
-    unlocks.done.hit(unlocks.most, who)
     log.warning(
         "%s force-unlocked %r: %r.",
         who,
