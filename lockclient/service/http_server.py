@@ -1,12 +1,14 @@
 """The HTTP server of both services: waitress in a thread of its own, with public settings only.
 
 A few threads answer requests. No thread waits for a client that does not read: waitress buffers the
-whole answer, in a file beyond 1 MiB. Slow connections up to the limit delay neither probes nor
-viewers; beyond the limit waitress accepts no connection until one ends.
+whole answer, beyond 1 MiB in a temporary file if there is a folder for it. Slow connections up to
+the limit delay neither probes nor viewers; beyond the limit waitress accepts no connection until
+one ends.
 """
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -16,6 +18,9 @@ from waitress.server import create_server
 
 MAX_ANSWER_BYTES = 16 * 1024 * 1024
 """Bytes of the largest answer of a service."""
+
+_ABOVE_ANSWERS_BYTES = 4 * MAX_ANSWER_BYTES
+"""More than an answer has: a thread waits for the reader of more unread bytes than that."""
 
 
 class HttpServer:
@@ -41,8 +46,8 @@ class HttpServer:
                 connection_limit=500,
                 channel_timeout=30,
                 cleanup_interval=10,
-                # Above the largest answer: a thread waits for the reader of more than that.
-                outbuf_high_watermark=4 * MAX_ANSWER_BYTES,
+                outbuf_high_watermark=_ABOVE_ANSWERS_BYTES,
+                outbuf_overflow=_bytes_in_memory(),
                 clear_untrusted_proxy_headers=not proxied,
                 max_request_header_size=32 * 1024,
                 max_request_body_size=64 * 1024,
@@ -91,6 +96,15 @@ class HttpServer:
         except OSError:  # it polls a socket that `close` has just closed
             if not self._is_closing:
                 raise
+
+
+def _bytes_in_memory() -> int:
+    """Return the bytes beyond which an unread answer is moved to a temporary file."""
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:  # no folder for one: a read-only root without /tmp
+        return _ABOVE_ANSWERS_BYTES
+    return 1 << 20
 
 
 def _closing_after_bodies(app: Any) -> Any:
