@@ -32,20 +32,20 @@ class TimedLock:
 
     Attributes:
         state: one of `STATES`.
-        alerted: whether it went past its alert; an undecided lock can, too.
+        alerted_at: when it went past its alert (an undecided lock can, too), or `NEVER`.
     """
 
     row: Row
     times: DueTimes
     state: str
-    alerted: bool = False
+    alerted_at: float = NEVER
 
     @property
     def next_time(self) -> float:
         """When the lock is past its alert, or if it is already: when its removal is due."""
         if self.state == OVERDUE:
             return NEVER
-        return self.times.due if self.alerted else self.alert_time
+        return self.alert_time if self.alerted_at == NEVER else self.times.due
 
     @property
     def alert_time(self) -> float:
@@ -166,28 +166,36 @@ class Deadlines:
             counts[OK] = len(self._items) - sum(counts.values())
         return {state: counts[state] for state in STATES}
 
-    def carried_over(self, wall: float) -> int:
+    def carried_over(self, now: float) -> int | None:
         """Return the number of `found` locks that would be gone if no silence timer had restarted.
 
         A start of this process and a restore restart it. Such a lock's `auto_unlock_at` is more
-        than `CARRIED_OVER_AFTER_S` before the wall-clock time `wall`.
+        than `CARRIED_OVER_AFTER_S` before `now` (monotonic). None: our wall clock is not trusted.
         """
         with self._lock:
-            while self._stamps and self._stamps[0][0] + CARRIED_OVER_AFTER_S < wall:
+            if self._check is None or not self._check.trusted:
+                return None
+            passed = self._check.now.wall + now - self._check.now.monotonic - CARRIED_OVER_AFTER_S
+            while self._stamps and self._stamps[0][0] < passed:
                 stamp, name = heapq.heappop(self._stamps)
                 if name in self._found and self._items[name].row.holder.auto_unlock_at == stamp:
                     self._carried_over.add(name)
             return len(self._carried_over)
 
-    def held_too_long(self, wall: float) -> list[tuple[Holder, float]]:
-        """Return the holders beyond their `max_hold`, and since when; the longest first.
+    def held_too_long(self, now: float) -> list[tuple[Holder, float]]:
+        """Return the holders beyond their `max_hold`, and by how many seconds; the longest first.
 
-        They need not be past their alert: an endless loop may send heartbeats.
+        They need not be past their alert: an endless loop may send heartbeats. The holder's clock
+        counts up to its last heartbeat, and our monotonic clock from there to `now`.
         """
         with self._lock:
-            holders = [self._items[name].row.holder for name in self._limited]
-        found = [(holder, at) for holder in holders if (at := holder.too_long_at) and at < wall]
-        return sorted(found, key=lambda item: item[1])
+            rows = [self._items[name].row for name in self._limited]
+        found = []
+        for row in rows:
+            end, alive_at = row.holder.too_long_at, row.holder.alive_at
+            if end and alive_at and (over := alive_at - end + now - row.seen_at) > 0:
+                found.append((row.holder, over))
+        return sorted(found, key=lambda item: -item[1])
 
     def needs_clock_check(self) -> bool:
         """Return whether the next clock check may decide about a lock."""
@@ -206,8 +214,8 @@ class Deadlines:
 
         def urgency(item: TimedLock) -> tuple[int, float]:
             if item.state == OVERDUE:
-                return item.row.holder.name not in failing, item.alert_time
-            return 2 + (item.times.due != NEVER), item.alert_time
+                return item.row.holder.name not in failing, item.alerted_at
+            return 2 + (item.times.due != NEVER), item.alerted_at
 
         with self._lock:
             alerted = [self._items[name] for name in self._alerted]
@@ -250,7 +258,7 @@ class Deadlines:
         times = due_times(row, self._check)
         item = TimedLock(row, times, _state(row.holder))
         if before is not None and item.state != BROKEN and _still_past_alert(before, row):
-            self._mark_alerted(name, item)  # people know already
+            self._mark_alerted(name, item, before.alerted_at)  # people know already
         self._items[name] = item
         stamp = row.holder.auto_unlock_at
         if row.found and times.due != NEVER and stamp is not None:
@@ -271,10 +279,10 @@ class Deadlines:
         item = self._items.get(name)
         if item is None:
             return
-        if not item.alerted and item.next_time <= now:
-            self._mark_alerted(name, item)
+        if item.alerted_at == NEVER and item.next_time <= now:
+            self._mark_alerted(name, item, item.alert_time)
             popped.alerts.append(item)
-        if item.alerted and item.next_time <= now:
+        if item.alerted_at != NEVER and item.next_time <= now:
             self._by_state[item.state].discard(name)
             self._found.discard(name)
             self._carried_over.discard(name)
@@ -282,8 +290,8 @@ class Deadlines:
             popped.due.append(item)
         self._push(name, item)
 
-    def _mark_alerted(self, name: str, item: TimedLock) -> None:
-        item.alerted = True
+    def _mark_alerted(self, name: str, item: TimedLock, at: float) -> None:
+        item.alerted_at = at
         self._alerted.add(name)
         if item.state == OK:
             item.state = ALERT
@@ -320,4 +328,4 @@ def _still_past_alert(before: TimedLock, row: Row) -> bool:
     """
     known, holder = before.row.holder, row.holder
     same = known.alert_at == holder.alert_at or went_back(known, holder)
-    return before.alerted and known.uuid == holder.uuid and same
+    return before.alerted_at != NEVER and known.uuid == holder.uuid and same

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from lockclient.errors import ClusterMutexError, StoreFull, StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
 from lockclient.overview.live_table import Table
 from lockclient.overview.silent_watch import Freshness
-from lockclient.service.metrics import votes_gauge
+from lockclient.service.metrics import gauge_by_label, votes_gauge
 from lockclient.service.outage import Outage
 from lockclient.service.supervision import LIMIT
 from lockclient.stores.findings import too_few
@@ -116,10 +115,11 @@ class Health:
             "Whether the store is reachable (1) or not (0).",
             float(self.is_reachable()),
         )
+        restored = self.table.restored
         yield GaugeMetricFamily(
-            "clustermutex_store_restored_timestamp_seconds",
-            "When a restore of the store from a backup was last detected; 0 is never.",
-            self.table.restored_at,
+            "clustermutex_store_restored_age_seconds",
+            "Seconds since a restore of the store from a backup was last detected.",
+            None if restored is None else monotonic() - restored.monotonic,
         )
         if self.has_fresh_view():
             yield GaugeMetricFamily(
@@ -130,10 +130,16 @@ class Health:
             )
         yield votes_gauge("clustermutex_unlocker_store_server_votes", self.store)
         yield GaugeMetricFamily(
-            "clustermutex_unlocker_snapshot_proven_timestamp_seconds",
-            "When the watch last showed everything that the store had confirmed: our own "
+            "clustermutex_unlocker_snapshot_age_seconds",
+            "Seconds since the watch last showed everything that the store had confirmed: our own "
             "heartbeat, every 3 s, must appear on it.",
-            time.time() - self._proof_age(),
+            self._proof_age(),
+        )
+        yield gauge_by_label(
+            "clustermutex_unlocker_last_success_age_seconds",
+            "Seconds since a task of this unlocker last succeeded, or since its start.",
+            "task",
+            {task: monotonic() - at for task, at in self.metrics.succeeded_at.items()},
         )
         yield CounterMetricFamily(
             "clustermutex_unlocker_table_loads",
@@ -189,7 +195,7 @@ class Health:
             refusal.failed("The store refuses the %s; retrying: %s", task, error)
         else:
             refusal.succeeded()
-            self.metrics.last_success.labels(task).set_to_current_time()
+            self.metrics.succeeded_at[task] = monotonic()
         if unreachable or task == "heartbeat":  # a sweep may succeed without any request
             self._unreachable = unreachable
         if task == "heartbeat" and not unreachable:  # only this task always writes

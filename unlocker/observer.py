@@ -96,12 +96,12 @@ class Observer:
             if before is not None and before.holder.uuid not in (None, after and after.holder.uuid):
                 self.metrics.held.observe(_seconds_held(before, now))
             if after is not None:
-                self._inspect(before, after, now, live=change.live)
+                self._inspect(before, after, live=change.live)
 
     def _event(self, name: str, kind: str, line: str) -> Event:
         return Event(name, kind, line, time.time(), self.table.revision, noticed=monotonic())
 
-    def _inspect(self, before: Row | None, after: Row, now: Now, *, live: bool) -> None:
+    def _inspect(self, before: Row | None, after: Row, *, live: bool) -> None:
         holder = after.holder
         if holder.broken():
             if before is None or not before.holder.broken():
@@ -113,8 +113,7 @@ class Observer:
             return  # a person's stamps do not show the host's clock
         pushed = before is None or before.holder.alive_at != holder.alive_at
         if live and pushed and holder.alive_at is not None and holder.hostname is not None:
-            seen_at = now.wall - (now.monotonic - after.seen_at)
-            self.metrics.skews.note(holder.hostname, seen_at - holder.alive_at)
+            self.metrics.skews.note(holder.hostname, after.seen_at, holder.alive_at)
 
 
 def _warn(event: str, holder: Holder, what: str, why: str) -> None:

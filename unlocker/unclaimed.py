@@ -11,11 +11,10 @@ table's changes. The dashboard's page of the lock shows the head.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from lockclient.model.clocks import monotonic
 from lockclient.model.holder import Holder
@@ -77,17 +76,12 @@ class UnclaimedLocks:
 
     def gauges(self) -> Iterator[Metric]:
         """Yield the gauges of the last scan."""
-        overdue = self._overdue()
-        offset = time.time() - monotonic()
-        found = [(Holder(name), since + offset) for since, name in sorted(overdue)]
-        yield GaugeMetricFamily(
-            "clustermutex_locks_free_with_waiters",
-            f"Locks that have been free for {NORMAL_HANDOVER_S:g} s or longer although clients "
-            "wait for them.",
-            len(found),
-        )
+        now = monotonic()
+        found = [(Holder(name), now - since) for since, name in sorted(self._overdue())]
         yield from series(
             "free_with_waiters",
-            "Since when such a lock has been free, the ones that have been for longest.",
+            f"Locks that have been free for {NORMAL_HANDOVER_S:g} s or longer although clients "
+            "wait for them.",
+            "For how long such a lock has been free, the ones that have been for longest.",
             found,
         )

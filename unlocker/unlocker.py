@@ -33,7 +33,7 @@ from unlocker.metrics import gauges
 from unlocker.metrics.counters import Metrics
 from unlocker.metrics.counting_store import CountingStore
 from unlocker.metrics.recent_removals import RecentRemovals
-from unlocker.metrics.series import MAX_LISTED
+from unlocker.metrics.series import MAX_LISTED, series
 from unlocker.notifications.notifier import Notifier
 from unlocker.observer import Observer
 from unlocker.periodic_tasks import Jobs
@@ -194,22 +194,29 @@ class Unlocker:
             "Whether --notify has a URL that does not work (1) or not (0).",
             float(self._notifications_off),
         )
-        yield from gauges.clock_gauges(self._clock_check)
+        check = self._clock_check
+        yield from gauges.clock_gauges(check)
         # A replica that lost the store must not export its old view: an alert rule could not
         # distinguish it from a fresh one.
         if self._health.has_fresh_view():
-            yield from self._gauges_of_locks()
+            yield from self._gauges_of_locks(check)
 
-    def _gauges_of_locks(self) -> Iterator[Metric]:
+    def _gauges_of_locks(self, check: ClockCheck | None) -> Iterator[Metric]:
         failing = self._remover.failing()
         past_alert = self._deadlines.past_alert(MAX_LISTED, failing)
         thin = len(self._store.thin_locks())
         yield from gauges.lock_gauges(self._deadlines, self._table, thin)
         yield from gauges.past_alert_gauges(past_alert, failing)
-        yield from self._recent_removals.gauges(self._table.removals()[:MAX_LISTED])
+        yield from self._recent_removals.gauges(self._table.removals()[:MAX_LISTED], check)
         yield from self._unclaimed.gauges()
-        yield from gauges.held_too_long_gauges(self._deadlines.held_too_long(time.time()))
-        yield from self.metrics.skews.gauges()
+        yield from series(
+            "held_too_long",
+            "Locks that are held for longer than their max_hold.",
+            "For how long such a lock has been held beyond its max_hold, the longest first.",
+            self._deadlines.held_too_long(monotonic()),
+            "Who holds such a lock.",
+        )
+        yield from self.metrics.skews.gauges(check, self._store.poll)
         yield gauge_by_label(
             "clustermutex_unlocker_notifications_failing",
             "A recipient of notifications, by its name, that has failed for ten minutes.",
@@ -293,7 +300,7 @@ class Unlocker:
         self._deadlines.reconsider(check)
         self._clock_check = check
         if check.offset is not None:
-            self.metrics.last_success.labels("clock-check").set_to_current_time()
+            self.metrics.succeeded_at["clock-check"] = monotonic()
         if check.offset is not None or not self._health.is_current():
             self._compared_at = monotonic()  # during an outage nothing is known of its clocks
         if check.trusted:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,7 +28,7 @@ from itertools import groupby, islice
 from operator import attrgetter
 
 from lockclient.errors import ClusterMutexError
-from lockclient.model.clocks import Deadline, monotonic
+from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.model.holder import Found
 from lockclient.model.removal import Removal
 from lockclient.overview.bounded_queue import BoundedQueue
@@ -89,7 +88,8 @@ class Table:
         others: -inf; ask `Freshness`."""
         self._max_silence = max_silence
         self._proven_at = -math.inf
-        self.restored_at = 0.0
+        self.restored: Now | None = None
+        """When a restore of the store was last detected."""
         """The time of the last restore that was noticed, Unix seconds; 0: none."""
         self.restarts = 0
         """The number of times that the table restarted all silence timers."""
@@ -263,7 +263,7 @@ class Table:
             self.followed = min(self.followed, fresh.revision)  # after a restore
             self.loads += 1
             if is_restored:
-                self.restored_at = time.time()
+                self.restored = Now.read()
                 self._restart_timers(
                     "The store was restored from a backup, as its data tell; fencing tokens may "
                     "have gone back."

@@ -170,7 +170,7 @@ class Snapshot:
             recorded=recorded,
             unlockers=unlockers,
             failing=failing_recipients(unlockers.values()),
-            restored_at=table.restored_at,
+            restored_at=table.restored.wall if table.restored else 0.0,
             versions=versions,
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -96,6 +97,16 @@ def test_a_killed_holder_is_alerted_on_removed_and_shown(
         assert connected in fetch(pages, "/")[1]
         for path in ("/", "/removed", "/timeline", "/lock/nightly"):
             assert "etcd" not in fetch(pages, path)[1], path
+
+
+@stores("bucket")
+def test_the_poll_interval_is_no_clock_skew(settings: Settings, store: Store) -> None:
+    """A heartbeat may be a whole interval old when an unlocker sees it."""
+    skew = f'clustermutex_client_clock_skew_seconds{{hostname="{socket.gethostname()}"}}'
+    starting = unlocker(settings, "--poll", "12")
+    with when_ready(starting) as service, ClusterMutex("nightly", store=store):
+        wait_until(lambda: skew in figures(service), 60, what="the skew")
+        assert abs(figures(service)[skew]) < 2
 
 
 @stores("five servers")

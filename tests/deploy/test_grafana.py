@@ -57,9 +57,7 @@ def busy(stack: Stack) -> Iterator[Stack]:
     with lock("board-quick"):
         pass
     wait_until(
-        lambda: stack.query(
-            'clustermutex_lock_auto_unlocked_timestamp_seconds{name="board-silent"}'
-        ),
+        lambda: stack.query('clustermutex_lock_auto_unlocked_age_seconds{name="board-silent"}'),
         what="the auto-unlock to be scraped",
     )
     wait_until(

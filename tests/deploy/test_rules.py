@@ -125,11 +125,20 @@ def test_an_alert_of_a_blind_unlockers_missing_gauges_does_not_end_while_none_se
         "grafana/clustermutex.json",
     ],
 )
-def test_the_earliest_time_of_a_lock_decides_over_several_unlockers(file: str) -> None:
-    """A restarted one counts a lock's time anew; by `max` it would put the alert off."""
+def test_the_greatest_age_of_a_lock_decides_and_no_clock_of_prometheus(file: str) -> None:
+    """A restarted unlocker counts a lock's time anew; by `min` it would put the alert off."""
     text = (DEPLOY / file).read_text(encoding="utf-8")
-    taken = re.findall(r"(\w+) by \([^)]*\)\s*\(clustermutex_lock_\w+_timestamp_seconds", text)
-    assert {*taken} == {"min"}
+    taken = re.findall(r"(\w+) by \([^)]*\)\s*\(clustermutex_lock_\w+_seconds\b", text)
+    assert {*taken} == {"max"}
+    code = re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE)
+    assert not re.findall(r"\btime\(\)|_timestamp_", code)
+
+
+def test_the_rules_of_one_alert_wait_equally_long() -> None:
+    """Those with series of their own, and the number of the others."""
+    for alert in ("LockPastAlert", "LockOverdue", "LockHeldTooLong", "LockAutoUnlocked"):
+        first, unlisted = (rule for rule in rules() if rule["alert"] == alert)
+        assert first.get("for") == unlisted.get("for"), alert
 
 
 def test_the_rate_limit_holds_no_alert_back() -> None:

@@ -34,7 +34,7 @@ from tests.support.unlocker_process import figure as metric
 
 BROKEN = [sys.executable, str(Path(__file__).parents[1] / "support" / "faulty_store.py")]
 HELD = 'clustermutex_locks{state="ok"}'
-PROVEN = "clustermutex_unlocker_snapshot_proven_timestamp_seconds"
+PROVEN = "clustermutex_unlocker_snapshot_age_seconds"
 LOADS = "clustermutex_unlocker_table_loads_total"
 
 
@@ -100,10 +100,11 @@ class TestBlindUnlocker:
             wait_until(lambda: "late or silent" in unready(service), what="unreadiness")
             figure(f"a silent watch showed in /readyz after {time.monotonic() - silent_at:.1f} s")
             mutex(store, "later")
-            proven = metric(service, PROVEN)
+            stale_since = time.monotonic() - (metric(service, PROVEN) or 0)
             wait_until(lambda: metric(service, HELD) == 1, what="the lock, by a reading")
             assert unready(service), "the watch has shown nothing yet"
-            assert metric(service, PROVEN) == pytest.approx(proven, abs=0.5)
+            age = time.monotonic() - stale_since
+            assert metric(service, PROVEN) == pytest.approx(age, abs=0.5)
             # It is down for the moment in which the silent stream is opened anew.
             wait_until(lambda: metric(service, "clustermutex_unlocker_store_up") == 1)
             log = ends(service)
@@ -219,16 +220,19 @@ def health(service: Service) -> str:
 
 def test_a_raising_removal_does_not_delay_the_others(store: EtcdStore) -> None:
     failed = 'clustermutex_auto_unlocks_total{result="failed"}'
-    success = 'clustermutex_unlocker_last_success_timestamp_seconds{task="sweep"}'
+    success = 'clustermutex_unlocker_last_success_age_seconds{task="sweep"}'
     with program("unlocker", Settings(location=store.location), "removal fails") as service:
         service.process.send_signal(signal.SIGUSR1)
         mutex(store, "poison", 1)
         for number in range(3):
             mutex(store, f"good {number}", 1.5)
         wait_until(lambda: store.names("good", 9, soon()) == [], what="the removals")
-        before = metric(service, success) or 0
         wait_until(lambda: (metric(service, failed) or 0) >= 3, what="three failures")
-        wait_until(lambda: (metric(service, success) or 0) > before, what="a sweep that succeeds")
+        failed_at = time.monotonic()
+        wait_until(
+            lambda: time.monotonic() - (metric(service, success) or 0) > failed_at,
+            what="a sweep that succeeds",
+        )
         assert ready(service)
         assert store.names("", 9, soon()) == ["poison"]
         log = service.log_text()

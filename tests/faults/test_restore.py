@@ -81,7 +81,7 @@ def test_a_running_table_notices_the_restore_by_the_revision(
         wait_until(lambda: table.revision > 4, what="the writes")
         row, before = table.rows()["a"], time.monotonic()
         restore(own_etcd, tmp_path / "snap")
-        wait_until(lambda: table.restored_at, 60, what="the notice")
+        wait_until(lambda: table.restored, 60, what="the notice")
         again = table.rows()["a"]
         assert (again.holder, again.found) == (row.holder, True)
         assert again.seen_at >= before
@@ -103,7 +103,7 @@ def test_a_running_table_notices_the_restore_by_the_raft_term(
         backup(own_etcd, tmp_path / "snap")
         before = time.monotonic()
         restore(own_etcd, tmp_path / "snap")
-        wait_until(lambda: table.restored_at, 60, what="the notice")
+        wait_until(lambda: table.restored, 60, what="the notice")
         assert table.rows()["a"].seen_at >= before
 
 
@@ -117,7 +117,7 @@ def test_a_restart_is_no_restore(own_etcd: Etcd, own_store: EtcdStore) -> None:
         wait_until(lambda: own_store.watch_restarts() > broke and table.connected())
         ClusterMutex("b", store=own_store).acquire()
         wait_until(lambda: "b" in table.rows(), 60, what="the news")
-        assert table.restored_at == 0
+        assert table.restored is None
         assert table.rows()["a"] is row
         assert table.loads == 1
 

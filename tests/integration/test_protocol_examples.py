@@ -211,7 +211,7 @@ def test_a_lock_made_by_hand_is_shown_alerted_on_and_removed(
             lambda: json.loads(fetch(dash, "/api/locks")[1])["locks"], what="the dashboard"
         )
         assert (lock["name"], lock["uuid"], lock["hostname"]) == (NAME, A, "web-1")
-        series = f'clustermutex_lock_alert_timestamp_seconds{{name="{NAME}"}}'
+        series = f'clustermutex_lock_past_alert_seconds{{name="{NAME}"}}'
         wait_until(lambda: figure(service, series), what="the alert")
         removal = wait_until(lambda: seen(store, A).removal, what="the removal")
         assert removal.how == "auto-unlock"

@@ -8,7 +8,6 @@ from functools import partial
 from prometheus_client import (
     CollectorRegistry,
     Counter,
-    Gauge,
     Histogram,
     Info,
     PlatformCollector,
@@ -16,6 +15,7 @@ from prometheus_client import (
 )
 from prometheus_client.core import Metric
 
+from lockclient.model.clocks import monotonic
 from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK
 from lockclient.service.metrics import ComputedCollector, counter_by_label
 from unlocker.metrics.clock_skew import ClockSkews
@@ -35,6 +35,9 @@ class Metrics:
 
     Args:
         version: of this unlocker.
+
+    Attributes:
+        succeeded_at: when each task last succeeded, or when this object was made (monotonic).
     """
 
     def __init__(self, version: str) -> None:
@@ -80,14 +83,7 @@ class Metrics:
             "task",
             TASKS,
         )
-        self.last_success = Gauge(
-            "clustermutex_unlocker_last_success_timestamp_seconds",
-            "When a task of this unlocker last succeeded; 0 is never.",
-            ["task"],
-            registry=registry,
-        )
-        for task in TASKS:
-            self.last_success.labels(task)
+        self.succeeded_at = dict.fromkeys(TASKS, monotonic())
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         self._add_histograms(partial(Histogram, registry=registry))

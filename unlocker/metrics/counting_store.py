@@ -39,7 +39,7 @@ class CountingStore:
             self._metrics.failures.labels("resync").inc()
             raise
         self._metrics.resyncs.observe(monotonic() - started)
-        self._metrics.last_success.labels("resync").set_to_current_time()
+        self._metrics.succeeded_at["resync"] = monotonic()
 
     def clock_offsets(self, timeout: float) -> list[float]:
         self._metrics.requests.labels("clock-check").inc()

@@ -1,25 +1,27 @@
 """Gauges, computed from memory: a scrape never asks the store.
 
 Names with `clustermutex_unlocker_` are about this process. The others are about the cluster: all
-replicas export the same, so a query takes `max by`, not `sum`. Times are timestamps, as an age is
-wrong a second after the scrape.
+replicas export the same, so a query takes `max by`, not `sum`.
+
+Times are ages in seconds by our monotonic clock, so an alert rule compares no two hosts' clocks.
+Prometheus advises timestamps, because an age that a stuck loop writes stops growing; these are
+computed at the scrape and grow. What happened before our start has an age only if our wall clock is
+trusted.
 """
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 
-from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 
 from lockclient.model.auto_unlock import NEVER, ClockCheck
-from lockclient.model.clocks import Now
-from lockclient.model.holder import Holder
+from lockclient.model.clocks import monotonic
 from lockclient.overview.live_table import Table
 from lockclient.service.metrics import gauge_by_label
 from unlocker.deadlines import CARRIED_OVER_AFTER_S, Deadlines, PastAlert
-from unlocker.metrics.series import HOLDER_LABELS, MAX_LISTED, series, unique
+from unlocker.metrics.series import MAX_LISTED, holders_info, unique
 from unlocker.rate_limit import RateLimitState
 
 
@@ -37,8 +39,8 @@ def lock_gauges(deadlines: Deadlines, table: Table, thin: int) -> Iterator[Metri
         "clustermutex_unlocker_locks_kept",
         f"Locks whose auto_unlock_at passed more than {CARRIED_OVER_AFTER_S:.0f} s ago and that "
         "this unlocker does not remove yet, because it counts their whole time from when it first "
-        "saw them.",
-        deadlines.carried_over(time.time()),
+        "saw them. Absent while our clock is not trusted.",
+        deadlines.carried_over(monotonic()),
     )
     queues = list(table.waiters().values())
     yield GaugeMetricFamily(
@@ -90,13 +92,11 @@ def clock_gauges(check: ClockCheck | None) -> Iterator[Metric]:
         "Whether our wall clock agrees with the store's members' (1) or not (0).",
         float(check is not None and check.trusted),
     )
-    offset = GaugeMetricFamily(
+    yield GaugeMetricFamily(
         "clustermutex_unlocker_clock_offset_seconds",
         "How far the members' wall clocks, by their median, are ahead of ours.",
+        None if check is None else check.offset,
     )
-    if check is not None and check.offset is not None:
-        offset.add_metric([], check.offset)
-    yield offset
 
 
 def past_alert_gauges(past_alert: PastAlert, failing: Collection[str]) -> Iterator[Metric]:
@@ -106,68 +106,36 @@ def past_alert_gauges(past_alert: PastAlert, failing: Collection[str]) -> Iterat
         past_alert: the locks.
         failing: names of locks whose removal failed and is retried.
     """
-    alert, unlock, info, refused = families = _families()
-    now = Now.read()
+    now = monotonic()
+    listed = dict(unique((item.row.holder, item) for item in past_alert.listed))
+    by_name = {labels[0]: item for labels, item in listed.items()}
+    yield gauge_by_label(
+        "clustermutex_lock_past_alert_seconds",
+        f"For how long a lock has been past its alert, the {MAX_LISTED} most urgent: overdue ones, "
+        "those that only a person can free, those that have been for longest.",
+        "name",
+        {name: now - item.alerted_at for name, item in by_name.items()},
+    )
+    yield gauge_by_label(
+        "clustermutex_lock_overdue_seconds",
+        "For how long this unlocker has been due to remove a lock past its alert; negative: the "
+        "time that is left.",
+        "name",
+        {name: now - item.times.due for name, item in by_name.items() if item.times.due != NEVER},
+    )
+    yield holders_info("clustermutex_lock", "Who holds a lock past its alert.", listed)
+    yield gauge_by_label(
+        "clustermutex_unlocker_removal_failing",
+        "A lock past its alert that this unlocker has not been able to remove yet; it keeps "
+        "retrying.",
+        "name",
+        {name: 1 for name, item in by_name.items() if item.row.holder.name in failing},
+    )
     unlisted = Counter(past_alert.unlisted) + Counter(lock.state for lock in past_alert.listed)
-    for labels, item in unique((item.row.holder, item) for item in past_alert.listed):
-        holder, due = item.row.holder, item.times.due
-        unlisted[item.state] -= 1
-        if holder.name in failing:
-            refused.add_metric(labels[:1], 1)
-        info.add_metric(labels, {})
-        if holder.alert_at is not None:
-            alert.add_metric(labels[:1], holder.alert_at)
-        if holder.auto_unlock_at is not None and due != NEVER:
-            # Rounded, so that each scrape gives the same.
-            counted = round(now.wall + due - now.monotonic)
-            at = counted if item.row.found else holder.auto_unlock_at
-            unlock.add_metric(labels[:1], at)
-    yield from families
+    unlisted.subtract(item.state for item in by_name.values())
     yield gauge_by_label(
         "clustermutex_locks_unlisted",
         f"Locks past their alert that have no series of their own: beyond {MAX_LISTED}.",
         "state",
         {state: unlisted[state] for state in past_alert.unlisted},
     )
-
-
-def held_too_long_gauges(found: Sequence[tuple[Holder, float]]) -> Iterator[Metric]:
-    """Yield gauges of `Deadlines.held_too_long`, by the holders' clocks."""
-    yield GaugeMetricFamily(
-        "clustermutex_locks_held_too_long",
-        "Locks that are held for longer than their max_hold.",
-        len(found),
-    )
-    yield from series(
-        "held_too_long",
-        "When the max_hold of such a lock was over, the ones that were first.",
-        found,
-        "Who holds such a lock.",
-    )
-
-
-def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, InfoMetricFamily, GaugeMetricFamily]:
-    alert = GaugeMetricFamily(
-        "clustermutex_lock_alert_timestamp_seconds",
-        f"alert_at of a lock past it, the {MAX_LISTED} most urgent: overdue ones, those that only "
-        "a person can free, those that have been for longest.",
-        labels=["name"],
-    )
-    unlock = GaugeMetricFamily(
-        "clustermutex_lock_auto_unlock_timestamp_seconds",
-        "When a lock past its alert is to be removed: its auto_unlock_at, or, for a lock "
-        "that this unlocker found at its start, a whole auto_unlock_after later.",
-        labels=["name"],
-    )
-    info = InfoMetricFamily(
-        "clustermutex_lock",
-        "Who holds a lock past its alert.",
-        labels=HOLDER_LABELS,
-    )
-    refused = GaugeMetricFamily(
-        "clustermutex_unlocker_removal_failing",
-        "A lock past its alert that this unlocker has not been able to remove yet; it keeps "
-        "retrying.",
-        labels=["name"],
-    )
-    return alert, unlock, info, refused

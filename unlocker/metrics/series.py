@@ -13,6 +13,7 @@ from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 
 from lockclient.model.fields import pairs
 from lockclient.model.holder import Holder
+from lockclient.service.metrics import gauge_by_label
 from lockclient.text.escaping import label, shown_name
 
 MAX_LISTED: Final = 100
@@ -46,30 +47,35 @@ def unique(holders: Iterable[tuple[Holder, _Item]]) -> Iterator[tuple[tuple[str,
             yield labels, item
 
 
+def holders_info(name: str, text: str, listed: Iterable[tuple[str, ...]]) -> Metric:
+    """Return a metric without a value, for its labels: `holder_labels` of each holder."""
+    family = InfoMetricFamily(name, text, labels=HOLDER_LABELS)
+    for labels in listed:
+        family.add_metric(labels, {})
+    return family
+
+
 def series(
-    name: str, since: str, found: Sequence[tuple[Holder, float]], holders: str = ""
+    name: str, text: str, age: str, found: Sequence[tuple[Holder, float]], holders: str = ""
 ) -> Iterator[Metric]:
-    """Yield the timestamps and holders of locks in some state, and the number of unlisted locks.
+    """Yield the number, ages and holders of locks in some state, and the number of unlisted locks.
 
     Args:
         name: the metrics' name, without `clustermutex_lock`.
-        since: help text of the timestamps.
-        found: the locks, each with its timestamp; the first ones are listed.
+        text: help text of the number.
+        age: help text of the ages.
+        found: the locks, each with its seconds in that state; the first ones are listed.
         holders: help text of the holders' labels; without it only names are shown.
     """
     lock = f"clustermutex_lock_{name}"
-    stamps = GaugeMetricFamily(f"{lock}_timestamp_seconds", since, labels=["name"])
-    info = InfoMetricFamily(lock, holders, labels=HOLDER_LABELS)
-    listed = 0
-    for labels, at in unique(found):
-        stamps.add_metric(labels[:1], at)
-        info.add_metric(labels, {})
-        listed += 1
-    yield stamps
+    yield GaugeMetricFamily(f"clustermutex_locks_{name}", text, len(found))
+    listed = dict(unique(found))
+    ages = {labels[0]: seconds for labels, seconds in listed.items()}
+    yield gauge_by_label(f"{lock}_seconds", age, "name", ages)
     if holders:
-        yield info
+        yield holders_info(lock, holders, listed)
     yield GaugeMetricFamily(
         f"clustermutex_locks_{name}_unlisted",
         f"Such locks that have no series of their own: beyond {MAX_LISTED}.",
-        len(found) - listed,
+        len(found) - len(listed),
     )

@@ -125,7 +125,7 @@ def test_a_long_silent_watch_restarts_all_times() -> None:
         table.resync()
         wait_until(table.is_proven, what="the reading")
         assert table.rows()["a"].seen_at > after.seen_at
-        assert table.restored_at == 0
+        assert table.restored is None
 
 
 @pytest.mark.promise(number=2)
@@ -155,10 +155,10 @@ def test_a_raft_term_that_went_back_shows_a_restore() -> None:
         store.hold("a", uuid=b"u")
         store.tell()
         wait_until(lambda: "a" in table.rows(), what="all before it to be seen")
-        assert table.restored_at == 0
+        assert table.restored is None
         store.term = 2
         store.tell_that_it_goes_on()
-        wait_until(lambda: table.restored_at, what="the news")
+        wait_until(lambda: table.restored, what="the news")
 
 
 def test_a_lock_revision_that_went_back_shows_a_restore() -> None:
@@ -173,7 +173,7 @@ def test_a_lock_revision_that_went_back_shows_a_restore() -> None:
         loads = table.loads
         table.resync()
         wait_until(lambda: table.loads > loads, what="another reading")
-        assert table.restored_at
+        assert table.restored
         assert table.rows()["other"].seen_at > other.seen_at
         assert table.rows()["other"].found
 
@@ -198,7 +198,7 @@ def test_a_compacted_watch_restarts_all_times_and_a_resync_does_not() -> None:
         assert again.seen_at > row.seen_at
         wait_until(table.connected, what="the picture to be believed again")
         assert believed == [False]
-        assert table.restored_at == 0
+        assert table.restored is None
 
 
 @given(st.integers(1, 12), st.sampled_from(["a", "b"]))
