@@ -13,6 +13,8 @@ from tests.proof.reigns import Reigns
 
 RECONNECTED_S = 20.0
 """Seconds after trouble in which a connection that was cut may still be found dead."""
+WITHOUT_THREADS = "without threads"
+"""The key of `ending` lines of a process that starts no thread from then on, as Python 3.12."""
 
 
 @dataclass
@@ -42,6 +44,12 @@ class History:
         return {line.process: line.at for line in sorted(lines, key=attrgetter("at"), reverse=True)}
 
     @cached_property
+    def without_threads(self) -> dict[str, float]:
+        """When the end of each process began that starts no thread then, and so opens no watch."""
+        lines = self.by_what["ending"]
+        return {line.process: line.at for line in lines if line.key == WITHOUT_THREADS}
+
+    @cached_property
     def acquired(self) -> dict[str, Line]:
         """By uuid, what clients were told to have."""
         return {line.uuid: line for line in self.by_what["acquired"]}
@@ -52,4 +60,5 @@ class History:
             mine = line.process in ("", process)
             if mine and line.at < end and line.at + (line.seconds or 0.0) + after > begin:
                 return False
-        return self.stopped.get(process, math.inf) > end
+        stopped_at = self.without_threads.get(process, self.stopped.get(process, math.inf))
+        return stopped_at > end

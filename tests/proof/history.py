@@ -7,13 +7,16 @@ monotonic ones of one machine.
 | what | by whom | fields beside `at` and `process` |
 | --- | --- | --- |
 | `acquire` | client | call, lock, timeout (null: none) |
-| `acquired` | client | call, lock, uuid, revision: the fencing token, seconds: any if kept alive |
+| `acquired` | client | call, lock, uuid, revision: the fencing token, seconds: is kept alive, key |
 | `missed` | client | call, lock: no lock came of that call |
 | `push`, `pushed` | client | call, lock, uuid |
 | `working` | client | lock, uuid: `healthy` was true when it was asked after that time |
 | `release`, `released` | client | call, lock, uuid |
 | `lost` | client | lock, uuid: `on_lost` was called |
-| `killed`, `frozen`, `ended` | harness | process; of `frozen`: seconds |
+| `killed`, `frozen` | harness | process; of `frozen`: seconds |
+| `ending`, `ended` | harness | process: it ends normally; of `ended`: seconds that this took |
+| `marked` | harness | process: from now on no acquire of another thread returns |
+| `named` | client | lock, uuid: its log names it at the end, key: `held`, `unreleased`, `granted` |
 | `trouble` | harness | seconds: for so long not every message comes at once |
 | `outage` | harness | process, lock, seconds: its waiters reach no etcd, and none gives up |
 | `full` | harness | seconds: for so long etcd takes no write |
@@ -64,6 +67,7 @@ class Limits:
         unlockers: how many there are at most at once.
         lag: seconds by which the recorder may see a write late.
         told_within: seconds in which a holder learns of a loss, when all is well.
+        ends_within: seconds that the normal end of a process takes at most.
         drift: part of a second by which two monotonic clocks may part in a second.
     """
 
@@ -72,6 +76,7 @@ class Limits:
     unlockers: float = 2
     lag: float = 0.0
     told_within: float = 1.2
+    ends_within: float = 1.6
     drift: float = 0.001
 
     @classmethod

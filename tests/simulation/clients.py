@@ -10,6 +10,7 @@ from typing import Any
 
 from lockclient import AsyncClusterMutex, ClusterMutex, LockLost
 from lockclient.errors import ClusterMutexError
+from tests.proof.end_rules import AT_EXIT, RELEASED_AT_EXIT
 from tests.proof.history import Line
 from tests.simulation.hub import Hub
 from tests.simulation.plan import Work
@@ -32,6 +33,8 @@ class Client:
 
     pace = 1.0
     """By which its pauses are multiplied, but for those that are to be too long."""
+    is_at_exit = False
+    """True if the thread of `atexit` runs it."""
 
     def __init__(
         self,
@@ -70,6 +73,8 @@ class Client:
 
     def _mutex_arguments(self) -> dict[str, Any]:
         work, self._kept_alive = self._work, self._draw() < 0.25
+        drawn = self._hub.draw("released at exit", self._number, self._calls)
+        self._released_at_exit = drawn < 0.25
         return {
             "store": self._store,
             "expected_runtime": work.expected,
@@ -77,6 +82,8 @@ class Client:
             "identity": work.identity,
             "capture_backtrace": False,
             "keepalive": self._kept_alive,
+            "release_at_exit": self._released_at_exit,
+            "reason": self._process.name,
             "on_lost": self._on_lost,
         }
 
@@ -85,7 +92,11 @@ class Client:
 
     def _acquired(self, call: int, held: Any) -> None:
         kept_alive = 1.0 if self._kept_alive else None
-        self._say("acquired", call, held.uuid, revision=self._token(held), seconds=kept_alive)
+        key = RELEASED_AT_EXIT if self._released_at_exit else ""
+        if self.is_at_exit:
+            key = AT_EXIT
+        token = self._token(held)
+        self._say("acquired", call, held.uuid, revision=token, seconds=kept_alive, key=key)
 
     def _token(self, held: Any) -> int:
         """Return its fencing token, 0 where the store has none."""

@@ -54,6 +54,10 @@ class Process:
         self.cut_off_until = -math.inf
         self.hangs: Collection[str] = ()
         """Names of tasks that never end."""
+        self.is_ending = False
+        """True from the begin of `atexit` on."""
+        self.starts_no_thread = False
+        """True if it ends as Python 3.12 does, which starts no thread then."""
 
     def enter(self) -> None:
         """Have this process's globals in their modules."""
@@ -83,6 +87,8 @@ class Thread:
 
     def start(self) -> None:
         """Run it, as soon as it has its turn; return when it has begun, as real ones do."""
+        if self.process.starts_no_thread:
+            raise RuntimeError("can't start new thread at interpreter shutdown")
         self.ident = next(self.hub.idents)
         self.hub.threads[self.greenlet] = self
         self.hub.wake(self)

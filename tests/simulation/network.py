@@ -13,6 +13,7 @@ from typing import Any
 
 import grpc
 
+from lockclient.stores.etcd.wire import messages_pb2 as wire
 from tests.simulation.etcd import Refusal, SimulatedEtcd
 from tests.simulation.hub import Event, Hub, Process
 from tests.simulation.members import DELAY_S, Failed, Member, nobody_there
@@ -46,6 +47,10 @@ class Network:
         self.lag_s = LAG_S
         self.unanswered = b""
         """Part of the requests that are lost."""
+        self.at_request: dict[str, Callable[[], object]] = {}
+        """Called while the next request of a process is on its way, or soon after it."""
+        self.at_claim: dict[str, Callable[[], object]] = {}
+        """Called so with the next claim, whose answer is lost."""
         self.requests = 0
         self.faults = 0
         self.under_way = 0
@@ -64,6 +69,9 @@ class Network:
     ) -> None:
         """Send a request for the process that runs; what comes of it comes later, or never."""
         hub, process = self.hub, self.hub.process
+        if process.name in self.at_request:
+            soon = hub.now + 2 * DELAY_S * hub.draw("at request", process.name)
+            hub.at(soon, self.at_request.pop(process.name), process)
         lost, unanswered, late = self._trouble(process)
         # All of it now, whatever of it is needed: as many numbers for each request.
         pause, back, is_lost, is_late, how_late, is_silent = (
@@ -81,6 +89,9 @@ class Network:
             self.faults += 1
             pause = 0.5 + LATEST_S * how_late**3
         message, silent = request.SerializeToString(), is_silent < unanswered
+        if process.name in self.at_claim and _is_claim(request):
+            hub.at(hub.now + 2 * DELAY_S * back, self.at_claim.pop(process.name), process)
+            silent = True
         if self.unanswered and self.unanswered in message:
             return
 
@@ -144,6 +155,15 @@ class Network:
             for stream in list(member.streams):
                 stream.look()
         self.hub.at(self.hub.now + 0.5, self.tick)
+
+
+def _is_claim(request: Any) -> bool:
+    """Return whether a request takes a lock for a ticket, which it deletes."""
+    if not isinstance(request, wire.Txn):
+        return False
+    kinds = {operation.WhichOneof("kind") for operation in request.success}
+    deleted = [operation.delete.key for operation in request.success]
+    return "put" in kinds and any(b"/queue/" in key for key in deleted)
 
 
 def _refused(text: str) -> Failed:

@@ -82,12 +82,16 @@ FAULTS: tuple[tuple[str, Sequence[str], float], ...] = (
     ("leave_many", ("",), 0.0),
 )
 """What can go wrong, with whom, and for how many seconds at most."""
+FAULTS_OF_REQUESTS = FAULTS[:4] + FAULTS[6:9]
+"""Those in which requests get no answer."""
 
 
 OUTAGES = ("stop_member", "freeze_member", "cut_off", "freeze_process")
 """The faults of an `outage`: of all members, or of the process with the waiters."""
 WITH_OUTAGE = 8
 """One of so many seeds gives a queue in an outage."""
+WITH_END = 3
+"""One of so many of the other seeds has processes that end normally."""
 
 
 def make(seed: int) -> list[Step]:
@@ -120,6 +124,32 @@ def make(seed: int) -> list[Step]:
             what, where, longest = choose.choice(FAULTS)
             at += choose.uniform(0, seconds)
             steps.append(Fault(what, at, choose.choice(where), seconds, choose.uniform(0.2, 0.9)))
+    if seed % WITH_END == 1:
+        # Removals that the rate limit delays would delay those of the locks that the ends leave.
+        return [step for step in steps if not _is_fault(step, "leave_many")] + _ends(choose)
+    return steps
+
+
+def _is_fault(step: Step, what: str) -> bool:
+    return isinstance(step, Fault) and step.what == what
+
+
+def _ends(choose: Random) -> list[Step]:
+    """Return the normal ends of one or two processes with many clients, some in trouble."""
+    steps: list[Step] = []
+    for process in choose.sample(list(CLIENTS), choose.choice((1, 2))):
+        at = choose.uniform(1.0, 12.0)
+        for _ in range(3):
+            begins = choose.uniform(max(0.0, at - 3.0), at)
+            lock = choose.choice(LOCKS)
+            steps.append(Work(process, CLIENTS[process], begins, lock, 5, 1.0, 4.0))
+        if choose.random() < 0.5:
+            what, where, longest = choose.choice(FAULTS_OF_REQUESTS)
+            on = process if process in where else choose.choice(where)
+            begins = at - choose.uniform(0.0, 1.0)
+            seconds = choose.uniform(1.0, longest)
+            steps.append(Fault(what, begins, on, seconds, choose.uniform(0.3, 1.0)))
+        steps.append(Fault("end_process", at, process, much=choose.random()))
     return steps
 
 

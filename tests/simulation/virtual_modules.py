@@ -22,16 +22,18 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 from greenlet import GreenletExit
 
 from lockclient.acquisition import heartbeat_and_loss, leaked_locks, shared_mutex
 from lockclient.model import clocks, process_identity
+from lockclient.stores.common import background
 from lockclient.stores.etcd import members
 from lockclient.stores.etcd.wire import rpc_methods
-from lockclient.threads import backoff, log_queue, pool, scheduler
+from lockclient.threads import backoff, ending, log_queue, pool, scheduler
 from tests.simulation.hub import Condition, Event, Hub, Lock, Process, Thread
 from unlocker.periodic_tasks import Jobs
 
@@ -214,6 +216,16 @@ def _current_thread() -> Any:
     return Hub.current.this_thread()
 
 
+def _main_thread() -> Any:
+    """Stand for `threading.main_thread`, which ends before `atexit` runs."""
+    is_alive = not Hub.current.process.is_ending
+    return SimpleNamespace(is_alive=lambda: is_alive, ident=_MAIN_IDENT)
+
+
+_MAIN_IDENT = threading.main_thread().ident
+_End = type(ending.state)
+
+
 def _enumerate() -> list[Thread]:
     return list(Hub.current.threads.values())
 
@@ -262,6 +274,7 @@ def _virtual(open_channel: Callable[..., Any]) -> dict[int, Any]:
                 "Condition": Condition,
                 "get_ident": _get_ident,
                 "current_thread": _current_thread,
+                "main_thread": _main_thread,
                 "enumerate": _enumerate,
             },
         ),
@@ -326,6 +339,11 @@ GLOBALS: tuple[tuple[ModuleType, str], ...] = (
     (leaked_locks, "program_threads"),
     (log_queue, "shared"),
     (scheduler, "on_start"),
+    (ending, "state"),
+    (ending, "stores"),
+    (ending, "_named"),
+    (background, "_main_thread"),
+    (rpc_methods, "_has_threads"),
 )
 """What each process has of its own."""
 
@@ -340,7 +358,12 @@ def new_process(hub: Hub, name: str) -> Process:
             {},
             pool.WorkerPool("on-lost", 1000),
             log_queue.new_queue(),
-            [],  # all threads end before `atexit`
+            [],  # `Ending` calls the hooks of `atexit`
+            _End(),
+            WeakSet(),
+            set(),
+            _MAIN_IDENT,
+            True,  # else the first process of the first run alone would ask for them
         )
         process.globals = dict(zip(GLOBALS, made, strict=True))
     return process

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from random import Random
 from typing import Any
 
 from lockclient.acquisition import wait_report
@@ -18,12 +19,14 @@ from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.outcomes import ReadResult
 from lockclient.stores.request_types import Read, Remove
 from tests.proof.check import Broken, check
+from tests.proof.evidence import WITHOUT_THREADS
 from tests.proof.history import Limits, Line
 from tests.simulation.clients import Client, run_loop
 from tests.simulation.etcd import SimulatedEtcd
 from tests.simulation.hub import BEGIN, Hub, Process, Thread
 from tests.simulation.network import Network
-from tests.simulation.plan import ACTIVE_S, MEMBERS, UNLOCKERS, Fault, Step, Work, make
+from tests.simulation.plan import ACTIVE_S, LOCKS, MEMBERS, UNLOCKERS, Fault, Step, Work, make
+from tests.simulation.process_end import EndLog, end, end_log
 from tests.simulation.virtual_modules import new_process, virtual
 from unlocker.unlocker import Unlocker
 
@@ -74,12 +77,13 @@ class World:
         self._location = EtcdLocation(endpoints=MEMBERS, root=ROOT)
         self._barged = 0
         self._tables: list[str] = []
+        self._stores: dict[str, EtcdStore] = {}
         self.jumped = False
 
     def run(self) -> Result:
         """Run it, and check what it has written down."""
         hub = self.hub
-        with virtual(self.network.open_channel):
+        with virtual(self.network.open_channel), end_log(EndLog(hub, self.lines.append)):
             limits = Limits(ROOT, MAX_REMOVALS, len(UNLOCKERS))
             self.say("limits", limits=asdict(limits))
             hub.at(BEGIN, self.network.tick)
@@ -106,11 +110,15 @@ class World:
 
     def _is_over(self) -> bool:
         """Tell whether every call has ended, and nothing is left in etcd that is to go."""
-        begun = {line.call for line in self.lines if line.what == "acquire"}
+        begun = {
+            line.call
+            for line in self.lines
+            if line.what == "acquire" and not self.processes[line.process].dead
+        }
         ended = {line.call for line in self.lines if line.what in ("acquired", "missed")}
         ours = (b"/locks/a/", b"/locks/b/", b"/queue/")
         left = any(part in key for key in self.etcd.kept for part in ours)
-        return not left and not self.network.under_way and begun == ended
+        return not left and not self.network.under_way and begun <= ended
 
     def say(self, what: str, process: str = "", **more: Any) -> None:
         """Write a line of the harness's."""
@@ -138,7 +146,8 @@ class World:
         for name, theirs in works.items():
             process = self._new_process(name)
             with self.hub.of(process):
-                self._begin_clients(EtcdStore(self._location), theirs)
+                self._stores[name] = EtcdStore(self._location)
+                self._begin_clients(self._stores[name], theirs)
         for name in UNLOCKERS:
             with self.hub.of(self._new_process(name)):
                 Thread(target=self._run_unlocker, name="main").start()
@@ -152,9 +161,14 @@ class World:
             on_loop = [(work.at, client) for work, client in clients]
             Thread(target=partial(run_loop, on_loop), name="loop").start()
             return
+        process = self.hub.process
+
+        def start(client: Client) -> None:
+            if not process.is_ending:
+                Thread(target=client.run_in_thread, name="worker").start()
+
         for work, client in clients:
-            thread = Thread(target=client.run_in_thread, name="worker")
-            self.hub.at(BEGIN + work.at, thread.start, self.hub.process)
+            self.hub.at(BEGIN + work.at, partial(start, client), process)
 
     def _run_unlocker(self) -> None:
         service = Unlocker(EtcdStore(self._location), max_removals=MAX_REMOVALS)
@@ -227,6 +241,40 @@ class World:
             process.dead = True
             self.network.hang_up(process)
             self.say("killed", fault.on)
+
+    def end_process(self, fault: Fault) -> None:
+        """End a process normally, while its threads and tasks go on."""
+        process = self.processes.get(fault.on)
+        if process is None or process.dead or process.is_ending:
+            return
+        with self.hub.of(process):
+            thread = Thread(target=partial(self._end, process, fault), name="main")
+            if fault.much < 0.3:
+                self.network.at_claim[process.name] = thread.start
+            elif fault.much < 0.7:
+                self.network.at_request[process.name] = thread.start
+            else:
+                thread.start()
+
+    def _end(self, process: Process, fault: Fault) -> None:
+        choose = Random(fault.much)
+        work = Work(process.name, "threads", 0.0, choose.choice(LOCKS), 1, 1.0, 3.0)
+        number = choose.randrange(10_000, 20_000)  # not that of a step of the plan
+        client = Client(work, number, self._stores[process.name], self.lines.append)
+        client.is_at_exit = True
+        uses_locks = choose.random() < 0.5
+
+        def program() -> None:
+            self.say("marked", process.name)
+            if uses_locks:
+                client.run_in_thread()
+
+        starts_threads = choose.random() < 0.6
+        self.say("ending", process.name, key="" if starts_threads else WITHOUT_THREADS)
+        seconds = end(process, program, starts_threads=starts_threads)
+        self.say("ended", process.name, seconds=seconds)
+        process.dead = True
+        self.network.hang_up(process)
 
     def freeze_member(self, fault: Fault) -> None:
         """Have a member do nothing, and then all that it was asked meanwhile."""

@@ -82,6 +82,7 @@ GOOD = [
     client(60, "settled"),
 ]
 
+ENDS = [client(2, "ending"), client(2.1, "marked"), client(2.5, "ended", seconds=0.5)]
 BROKEN: dict[str, Found] = {
     "one_holder": [*had(1, 10, "A"), *taken(2, 11, "B")],
     "tokens_rise": [
@@ -182,6 +183,15 @@ BROKEN: dict[str, Found] = {
         *[line for line in had(1, 20, "A") if line.what != "written"],
         *taken(7, 20, "A"),
     ],
+    "end_names_leftovers": [*taken(1, 10, "A", reason="p"), *ENDS],
+    "end_withdraws": [ticket(1, 10, "A", json.dumps({"reason": "p"})), *ENDS],
+    "end_withdraws, though the log names it": [
+        *taken(1, 10, "A", reason="p"),
+        client(2.4, "named", "A", key="granted"),
+        *ENDS,
+    ],
+    "end_returns_no_acquire": [*ENDS[:2], *had(2.3, 10, "A")],
+    "end_in_time": [client(1, "ending"), client(9, "ended", seconds=8.0)],
 }
 
 
@@ -214,6 +224,19 @@ def test_a_killed_process_need_not_learn_of_a_loss() -> None:
     lines = [
         *had(1, 10, "A"),
         client(2, "killed"),
+        *removed(7, 11, "A"),
+        client(60, "settled"),
+    ]
+    assert check(lines) == []
+
+
+def test_a_process_may_end_with_a_lock_that_its_log_names() -> None:
+    lines = [
+        *had(1, 10, "A")[:1],
+        *taken(1, 10, "A", reason="p"),
+        client(1.1, "acquired", "A", 1, revision=10),
+        client(2.4, "named", "A", key="held"),
+        *ENDS,
         *removed(7, 11, "A"),
         client(60, "settled"),
     ]
