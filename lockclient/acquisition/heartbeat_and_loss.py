@@ -113,6 +113,11 @@ class Holding(ending.Part):
         """True if the program has released it, and the store has not confirmed that."""
         return self.ended and not (self._is_settled or self.is_inherited)
 
+    def end(self) -> None:
+        """See `ending.Part`: a release in flight may be a task's, whose loop does not run."""
+        if self.is_open:
+            self.release_in_background()
+
     def end_with_program(self) -> None:
         """See `ending.Part`."""
         if self.release_at_exit and self.healthy:

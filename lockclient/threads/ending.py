@@ -26,12 +26,11 @@ import sys
 import threading
 from _thread import start_new_thread
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import Protocol
 from weakref import WeakSet
 
 from lockclient.model.backtrace import innermost
-from lockclient.model.clocks import Deadline, monotonic
+from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
 from lockclient.text.timestamps import utc
 from lockclient.threads import log_queue, scheduler
@@ -117,6 +116,10 @@ class _State:
                 self._starts_threads = False
         return self._starts_threads
 
+    def within(self, seconds: float) -> Deadline:
+        """Return the deadline of a try in the background; it is shorter in the caller's thread."""
+        return Deadline.after(seconds if self.can_start_threads() else min(seconds, LIMIT_S / 2))
+
 
 state = _State()
 
@@ -162,34 +165,34 @@ def finish() -> None:
 
 
 def _end_program() -> None:
-    began = monotonic()
     # This thread sets `thread`, then reads the attempts. Another thread adds its attempt, then
     # reads `thread`. So at least one of them sees the other, and the attempt is marked.
     state.thread = threading.get_ident()
-    limit = Deadline(began + state.left_s)
+    limit = Deadline.after(state.left_s)
     try:
         scheduler.shared.flush(limit.remaining())  # interrupted acquisitions are given up
         end(list(stores), Deadline(limit - LOG_S))
-    except BaseException:  # noqa: BLE001, S110 - another Ctrl-C ends the waiting, not the log
-        pass
+    except BaseException:  # noqa: BLE001 - another Ctrl-C ends the waiting, not the log
+        limit = Deadline.after(LOG_S)
     _log_leftovers()
     for flush in reversed(flushes):
-        flush(max(0.0, limit - monotonic()))
-    state.left_s = max(0.0, state.left_s - (monotonic() - began))
+        flush(limit.remaining())
+    state.left_s = limit.remaining()
 
 
 def _log_leftovers() -> None:
     parts = [part for store in list(stores) for part in store.parts()]
-    texts = {part: text for part in parts if part not in _named and (text := part.left_over())}
-    for part, text in islice(texts.items(), MAX_LINES):
+    texts = {part.uuid: (part, part.left_over()) for part in parts if part.uuid not in _named}
+    found = [(part, text) for part, text in texts.values() if text is not None]
+    for part, text in found[:MAX_LINES]:
         log.warning("The program ends %s", text, extra=naming(part))
-    if len(texts) > MAX_LINES:
-        log.warning("The program ends, and %d more locks may be left.", len(texts) - MAX_LINES)
-    _named.update(texts)
+    if len(found) > MAX_LINES:
+        log.warning("The program ends, and %d more locks may be left.", len(found) - MAX_LINES)
+    _named.update(part.uuid for part, _ in found)
 
 
-_named: set[Part] = set()
-"""Logged by `begin`."""
+_named: set[str] = set()
+"""The acquisitions that `begin` logged."""
 
 
 def line_of(holder: Holder, line: str | None = None) -> str:

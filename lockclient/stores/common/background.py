@@ -238,7 +238,7 @@ class _CleanUp(ending.Part):
         self._tried_at = monotonic()
         withdraw, store = self._withdraw, self._background.store
         try:
-            store.ask(withdraw, Deadline.after(CLEAN_UP_TIMEOUT_S))
+            store.ask(withdraw, ending.state.within(CLEAN_UP_TIMEOUT_S))
         except StoreClosed:
             log.warning(
                 "What is left of %r stays until its auto-unlock: the store was closed before "
@@ -256,7 +256,7 @@ class _CleanUp(ending.Part):
                 # tombstone is retried: the take may arrive when there is space again.
                 with suppress(Exception):
                     delete = replace(withdraw, tombstone=False)
-                    store.ask(delete, Deadline.after(CLEAN_UP_TIMEOUT_S))
+                    store.ask(delete, ending.state.within(CLEAN_UP_TIMEOUT_S))
             self._background.failed[self] = None
             self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
             return self._pause_s

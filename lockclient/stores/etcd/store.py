@@ -301,7 +301,7 @@ class EtcdStore(EtcdListing):
 
     def _revoke(self, lease: Lease) -> None:
         with suppress(ClusterMutexError, WireError):  # then it expires
-            lease.revoke(Deadline.after(REVOKE_TIMEOUT_S))
+            lease.revoke(ending.state.within(REVOKE_TIMEOUT_S))
 
     def _disconnect(self) -> None:
         self.close_streams()

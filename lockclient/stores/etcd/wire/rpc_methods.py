@@ -19,6 +19,7 @@ from lockclient.stores.common.background import no_thread
 from lockclient.stores.etcd.location import EtcdLocation
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.paging import MAX_ANSWER_BYTES
+from lockclient.threads.daemon_thread import is_interpreter_end
 from lockclient.threads.reentrancy import briefly
 
 OPTIONS = [
@@ -113,7 +114,8 @@ def _ask_for_threads() -> None:
                 start_new_thread(wait, ())
                 started += 1
     except RuntimeError as error:
-        raise no_thread(error) from error
+        if not is_interpreter_end(error):  # then only Python starts none, unlike gRPC
+            raise no_thread(error) from error
     finally:
         while len(ended) < started:  # later gRPC holds the GIL while it waits for its threads
             time.sleep(0.001)
