@@ -368,7 +368,7 @@ class Holding(ending.Part):
         is_withdrawn = is_in_background or is_disarmed
         if isinstance(outcome, NotHolder) and not (is_withdrawn and outcome.removal is None):
             acquisition.note_unlock_refused(outcome)
-        if acquisition.may_arrive_late and not is_disarmed:
+        if withdraw is not None and not is_disarmed:
             self._withdraw()
         if acquisition.loss is not None:
             self._schedule_report()
