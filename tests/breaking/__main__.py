@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -79,7 +79,9 @@ class Run:
         with ExitStack() as stack:
             register = stack.enter_context(Register(notes.write))
             self._place = PLACES[self._place_name](notes, stack, WORKERS, self._choose)
-            limits = Limits(max_removals=50, unlockers=2, told_within=3.0, lag=0.02)
+            limits = Limits(
+                max_removals=50, unlockers=2, told_within=3.0, ends_within=4.0, lag=0.02
+            )
             notes.say("limits", limits=asdict(limits))
             self._begin(stack, register)
             began = time.monotonic()
@@ -158,6 +160,10 @@ class Run:
         def client_killed() -> AbstractContextManager[None]:
             return self._choose.choice(self._workers).killed()
 
+        def client_ended() -> AbstractContextManager[None]:
+            ready = [worker for worker in self._workers if worker.can_end()]
+            return self._choose.choice(ready).ended(self._look) if ready else nullcontext()
+
         @contextmanager
         def client_frozen() -> Iterator[None]:
             limit, reading = time.monotonic() + 2.0, None
@@ -179,7 +185,16 @@ class Run:
             clock.move(self._choose.uniform(-7200, 7200), gains=self._choose.uniform(-0.5, 1.0))
             yield
 
-        return client_killed, client_frozen, unlocker_killed, unlocker_frozen, unlocker_clock_jumps
+        # An end begins in one of many states: so there are more of them.
+        clients = (client_killed, client_ended, client_ended, client_ended, client_frozen)
+        return *clients, unlocker_killed, unlocker_frozen, unlocker_clock_jumps
+
+    def _look(self, process: str) -> None:
+        """Note the locks that a process which has ended has left, if the store answers."""
+        for holder in self._place.holders():
+            due_at = holder.auto_unlock_at or 0.0
+            if holder.reason == process and due_at > time.time():
+                self._notes.say("left", process, lock=holder.name, uuid=holder.uuid or "")
 
     def _settle(self) -> None:
         """Wait until all calls have ended, and nothing is left that is to go."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from lockclient import Settings
 from lockclient.cli.setup.etcd_server import Etcd, find_etcd
+from lockclient.model.holder import Holder
 from tests.breaking.programs import Notes
 from tests.breaking.recorder import Recorder
 from tests.support.etcd_binary import etcdctl_of, frozen
@@ -61,6 +62,10 @@ class EtcdPlace:
             found = [*self.cluster.keys("/clustermutex/locks/"), *self._tickets()]
             return [key for key in found if "/queue/" in key or key.endswith("/uuid")]
         return ["etcd does not answer"]
+
+    def holders(self) -> list[Holder]:
+        """Return none: the recorder has all locks."""
+        return []
 
     def _tickets(self) -> list[str]:
         return self.cluster.keys("/clustermutex/queue/")

@@ -9,7 +9,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from random import Random
 from typing import Any
 
-from lockclient import ClusterMutexError, Settings, open_store
+from lockclient import ClusterMutex, ClusterMutexError, Settings, open_store
+from lockclient.model.holder import Holder
 from tests.breaking.etcd_members import Broken, EtcdPlace, one_way
 from tests.breaking.programs import Notes
 from tests.breaking.worker import LOCKS
@@ -53,6 +54,10 @@ class ValkeyPlace:
     def left(self) -> list[str]:
         """Return what locks there are."""
         return _left(self._store)
+
+    def holders(self) -> list[Holder]:
+        """Return the holders of all locks."""
+        return _holders(self._store)
 
     def faults(self) -> list[Broken]:
         """Return what can go wrong: as much of it as a majority survives, and a bit more."""
@@ -142,6 +147,10 @@ class BucketPlace:
         """Return what locks there are."""
         return _left(self._store)
 
+    def holders(self) -> list[Holder]:
+        """Return the holders of all locks."""
+        return _holders(self._store)
+
     def faults(self) -> list[Broken]:
         """Return what can go wrong."""
         return [self.spoilt, self.spoilt, self.down]
@@ -180,6 +189,14 @@ class BucketPlace:
             self.server.trouble = lambda asked: BucketFault(asked.method, DROP)
             yield
             self.server.trouble = lambda _: None
+
+
+def _holders(store: Any) -> list[Holder]:
+    """Return the holders of all locks, none if the store does not answer."""
+    with suppress(ClusterMutexError):
+        found = [ClusterMutex(name, store=store).holder() for name in LOCKS]
+        return [holder for holder in found if holder is not None]
+    return []
 
 
 def _left(store: Any) -> list[str]:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from typing import Any
 from tests.proof.history import FileSink, Line
 
 CHECKOUT = Path(__file__).parents[2]
+ENDING_S = 60.0
+"""Seconds in which a program that is asked to end ends."""
 
 
 class Notes:
@@ -49,6 +51,7 @@ class Program:
     def __init__(self, notes: Notes, name: str, words: list[str], env: dict[str, str]) -> None:
         self.name, self.words, self.env, self._notes = name, words, env, notes
         self._number = 0
+        self.is_frozen = False
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -86,10 +89,12 @@ class Program:
     def frozen(self) -> Iterator[None]:
         """Stop it where it stands."""
         assert self.process is not None
+        self.is_frozen = True
         with self._notes.trouble(self.what, "frozen"):
             self.process.send_signal(signal.SIGSTOP)
             yield
             self.process.send_signal(signal.SIGCONT)
+        self.is_frozen = False
 
 
 class Worker(Program):
@@ -107,6 +112,29 @@ class Worker(Program):
     def _words(self) -> list[str]:
         said = {**self.said, "name": self.what, "file": str(self.file)}
         return ["-m", "tests.breaking.worker", json.dumps(said)]
+
+    def can_end(self) -> bool:
+        """Return whether it runs, and has begun its first call."""
+        runs = self.process is not None and self.process.poll() is None and not self.is_frozen
+        return runs and self.file.exists() and self.file.stat().st_size > 0
+
+    @contextmanager
+    def ended(self, look: Callable[[str], object]) -> Iterator[None]:
+        """End it normally, and look what it has left; another one begins at the end of the block.
+
+        Raises:
+            AssertionError: it does not end, or not normally.
+        """
+        assert self.process is not None
+        began = time.monotonic()
+        self.process.terminate()
+        status = self.process.wait(ENDING_S)
+        self._notes.say("ended", self.what, seconds=time.monotonic() - began)
+        log = self.file.with_suffix(".log")
+        assert status == 0, f"{self.what} ended with {status}: {log.read_text()[-2000:]}"
+        look(self.what)
+        yield
+        self.start()
 
     def done(self) -> bool:
         """Tell whether all its calls have ended.

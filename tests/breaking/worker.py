@@ -7,8 +7,11 @@ the register, with its token and without, and in etcd by a transaction with the 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
+import logging
 import os
+import signal
 import sys
 import threading
 import time
@@ -23,10 +26,12 @@ import grpc
 from lockclient import Settings, open_store
 from lockclient.stores.etcd.wire import messages_pb2 as wire
 from lockclient.stores.etcd.wire.rpc_methods import OPTIONS, RANGE, TXN, make_call
+from lockclient.threads import ending
 from tests.breaking.register import count
-from tests.proof.history import FileSink
+from tests.proof.history import FileSink, Line
 from tests.simulation.clients import Client
 from tests.simulation.plan import Work
+from tests.simulation.process_end import EndLog
 
 LOCKS = "abcdef"
 PAUSE_S = 0.02
@@ -99,6 +104,7 @@ def main(text: str) -> None:
     """Do what is said."""
     said = SimpleNamespace(**json.loads(text))
     hub, write = RealTime(said.name, said.seed), FileSink(Path(said.file))
+    _end_on_sigterm(hub, write)
     store = open_store(Settings.load(said.url))
     choose = Random(f"{said.seed}/{said.name}")
     clients = [
@@ -108,17 +114,34 @@ def main(text: str) -> None:
         )
         for number in range(said.clients)
     ]
+    # Daemon threads, for which Python does not wait at its end.
     if said.kind == "asyncio":
-        asyncio.run(_all(clients, store))
+        threads = [threading.Thread(target=asyncio.run, args=(_all(clients, store),), daemon=True)]
     else:
-        threads = [threading.Thread(target=client.run_in_thread) for client in clients]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        threads = [threading.Thread(target=one.run_in_thread, daemon=True) for one in clients]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     write_end = os.open(said.file + ".done", os.O_CREAT)
     os.close(write_end)
     sys.stdin.read()  # it lives on: what is to be cleaned up is its own to do
+
+
+def _end_on_sigterm(hub: RealTime, write: FileSink) -> None:
+    """Have SIGTERM end the program normally, and the history tell of that end."""
+
+    def say(what: str) -> None:
+        write(Line(hub.now, hub.process.name, what))
+
+    def end(*_: object) -> None:
+        say("ending")
+        sys.exit()
+
+    atexit.register(say, "marked")  # before the first acquisition: it is called after `begin`
+    logging.getLogger(ending.__name__).addHandler(EndLog(hub, write))
+    logging.getLogger().addHandler(logging.StreamHandler())
+    signal.signal(signal.SIGTERM, end)
 
 
 async def _all(clients: list[RealClient], store: Any) -> None:

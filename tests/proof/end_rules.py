@@ -49,6 +49,9 @@ def _left_by(history: History, ended: Line) -> Iterator[Reign]:
 def end_names_leftovers(history: History) -> Iterator[str]:
     """Each lock that a process leaves as it ends is named in its log, unless it is lost."""
     named = {line.uuid for line in (*history.by_what["named"], *history.by_what["lost"])}
+    for line in history.by_what["left"]:
+        if line.uuid not in named:
+            yield f"{line.process} left {line.lock} of {line.uuid}, which its log does not name"
     for _, ended in _ends(history):
         for reign in _left_by(history, ended):
             due_at = reign.last_push(ended.at) + (reign.auto_unlock or math.inf)

@@ -15,6 +15,7 @@ monotonic ones of one machine.
 | `lost` | client | lock, uuid: `on_lost` was called |
 | `killed`, `frozen` | harness | process; of `frozen`: seconds |
 | `ending`, `ended` | harness | process: it ends normally; of `ended`: seconds that this took |
+| `left` | harness | process, lock, uuid: it has ended, and the store has this lock of it |
 | `marked` | harness | process: from now on no acquire of another thread returns |
 | `named` | client | lock, uuid: its log names it at the end, key: `held`, `unreleased`, `granted` |
 | `trouble` | harness | seconds: for so long not every message comes at once |

@@ -15,6 +15,7 @@ from tests.proof.end_rules import (
     END_RULES,
     RELEASED_AT_EXIT,
     end_in_time,
+    end_names_leftovers,
     end_returns_no_acquire,
 )
 from tests.proof.evidence import RECONNECTED_S, History
@@ -453,6 +454,7 @@ WITHOUT_EVENTS: tuple[Rule, ...] = (
     one_works,
     no_lost_update,
     waiters_are_served,
+    end_names_leftovers,
     end_returns_no_acquire,
     end_in_time,
 )
