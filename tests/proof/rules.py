@@ -332,8 +332,11 @@ def waiters_are_served(history: History) -> Iterator[str]:
         for what in ("acquired", "missed")
         for line in history.by_what[what]
     }
+    delayed = _delayed(history)
     for line in history.by_what["acquire"] if history.by_what["settled"] else ():
-        if line.process not in history.stopped and (line.process, line.call) not in ended:
+        if line.process in history.stopped or line.lock in delayed:
+            continue
+        if (line.process, line.call) not in ended:
             yield f"{line.process} has waited for {line.lock} since {line.at:.3f}, to the end"
 
 
@@ -345,19 +348,28 @@ def _due(history: History, reign: Reign) -> float:
     return max(reign.last_push(math.inf), quiet_at + RECONNECTED_S) + after * 1.001 + 4.0
 
 
+def _delayed(history: History) -> set[str]:
+    """Return the locks that are left in the end because of the rate limit of removals."""
+    end = history.by_what["settled"][-1].at if history.by_what["settled"] else 0.0
+    removed = [at for at in _removals(history) if at > end - 60]
+    if not 0 < history.limits.max_removals <= len(removed):
+        return set()
+    return {key[1] for key in history.reigns.left if key[0] == "locks"}
+
+
 def nothing_left(history: History) -> Iterator[str]:
     """In the end no ticket is left, and no lock but those that nobody may remove."""
     if not history.by_what["settled"]:
         return
-    end = history.by_what["settled"][-1].at
-    removed = [at for at in _removals(history) if at > end - 60]
-    limited = 0 < history.limits.max_removals <= len(removed)
+    end, delayed = history.by_what["settled"][-1].at, _delayed(history)
     for key, line in history.reigns.left.items():
+        if key[1] in delayed:
+            continue
         if key[0] == "queue":
             yield f"the ticket {'/'.join(key)} of {line.revision} is left"
         elif key[0] == "locks" and key[2] == "uuid":
             reign = history.reigns.by_uuid[line.value or ""]
-            if reign.auto_unlock is not None and not limited and end > _due(history, reign):
+            if reign.auto_unlock is not None and end > _due(history, reign):
                 yield f"the lock {key[1]} of {line.value} is left, taken at {line.revision}"
 
 

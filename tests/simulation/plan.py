@@ -124,14 +124,7 @@ def make(seed: int) -> list[Step]:
             what, where, longest = choose.choice(FAULTS)
             at += choose.uniform(0, seconds)
             steps.append(Fault(what, at, choose.choice(where), seconds, choose.uniform(0.2, 0.9)))
-    if seed % WITH_END == 1:
-        # Removals that the rate limit delays would delay those of the locks that the ends leave.
-        return [step for step in steps if not _is_fault(step, "leave_many")] + _ends(choose)
-    return steps
-
-
-def _is_fault(step: Step, what: str) -> bool:
-    return isinstance(step, Fault) and step.what == what
+    return [*steps, *_ends(choose)] if seed % WITH_END == 1 else steps
 
 
 def _ends(choose: Random) -> list[Step]:
