@@ -183,7 +183,10 @@ class Attempt(ending.Part):
             running.pop(self, None)  # last: what is left of it is known by now
 
     def _stop(self) -> Steps[None]:
-        """Raise, as no caller waits any more; at the end of the program wait until Python stops."""
+        """Raise the error of the closed store, or `GivenUp`; release a lock just acquired.
+
+        At the end of the program sleep until the interpreter stops this thread.
+        """
         if self.holding is not None:
             self.holding.release_in_background()
         while self._is_marked and self._error is None:
@@ -357,7 +360,8 @@ class Attempt(ending.Part):
 
     def mark(self, error: Exception | None) -> None:
         """See `ending.Part`."""
-        # As in `withdraw_in_background`: this thread sets the flags, then reads the acquisition.
+        # This thread sets the flags, then reads the inbox; `end` then reads the acquisition. The
+        # thread in `steps` writes each of them, then reads the flags.
         self._error, self._is_marked, self.is_open = error, True, False
         self._is_given_up = self._acquisition.delivery.is_given_up = True
         if (inbox := self._inbox) is not None:
@@ -370,6 +374,7 @@ class Attempt(ending.Part):
         withdraw = self._acquisition.start_withdrawal(at_end=True)
         if withdraw is not None:
             self.store.background.clean_up(withdraw)
+        self.store.background.acquisitions.pop(self, None)  # the withdrawal is a part of its own
 
     def withdraw_in_background(self) -> None:
         """Withdraw; returns at once. Called by the scheduler's thread or an event loop."""
@@ -390,7 +395,7 @@ class Attempt(ending.Part):
     clean_up = withdraw_in_background  # for `scheduler.CleanUp`
 
     def _withdraw_if_running(self) -> None:
-        """Withdraw now, with a tombstone; `steps` withdraws again when it ends."""
+        """Withdraw now; `steps` withdraws again when it ends."""
         if not self._has_ended:
             self._withdraw_now()
 

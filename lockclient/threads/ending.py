@@ -1,8 +1,9 @@
 """The end of a program, and of one store: the one procedure that `atexit` and `store.close()` use.
 
-Python calls `begin`, then the functions that the program registered with `atexit` before the first
-acquisition, then `finish`. Python has joined all non-daemon threads and the workers of executors by
-then, so none of their acquisitions is given up. The steps of `begin`:
+`atexit` calls, in this order: the program's functions that were registered after the first
+acquisition; `begin`; those registered between the import and the first acquisition; `finish`; those
+registered before the import. Python has joined all non-daemon threads and the workers of executors
+by then, so none of their acquisitions is given up. The steps of `begin`:
 
 1. From now on an acquisition by any other thread, or by a loop in one, does not begin.
 2. Mark all running acquisitions, without a request. A marked one never returns: its thread sleeps
@@ -11,11 +12,12 @@ then, so none of their acquisitions is given up. The steps of `begin`:
    acquisition whose take may still arrive. Threads of the stores send all this at the same time.
 4. Wait for the answers, then log what may be left.
 
-`finish` repeats them for what is new since then, and closes the watches. The thread that runs
+`finish` repeats them, logs what is new, and closes the watches. The thread that runs
 `atexit` may acquire, wait and release at any moment. After `finish` its waiters poll.
 
-Python 3.12 (not 3.10, 3.11, 3.13) starts no thread while `atexit` runs. There the caller sends its
-requests itself, where an exception of a signal handler may land in gRPC, and its waiters poll.
+Python 3.12 (not 3.10, 3.11, 3.13) starts no thread once the main thread has ended, even while other
+threads work. There the caller's thread sends its requests, where an exception of a signal handler
+may land in gRPC, and waiters poll.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ log = get_logger(__name__)
 
 LIMIT_S = 1.5
 """Seconds that the end of a program waits for all stores, instruments and log handlers together. An
-answer of an etcd 500 ms away takes one of them, by a new connection all."""
+etcd that answers after 500 ms has time for a request by a new connection, which takes three rounds.
+"""
 LOG_S = 0.25
 """The part of `LIMIT_S` that is kept for instruments and log handlers."""
 MAX_LINES = 20
@@ -48,7 +51,7 @@ MAX_LINES = 20
 
 
 class Part:
-    """The base of a running acquisition, a held lock and a withdrawal: they end with their store.
+    """The base of what `end` handles: running acquisitions, held locks, withdrawals.
 
     Attributes:
         name, uuid: of the acquisition.
@@ -63,7 +66,7 @@ class Part:
         """Have a running acquisition raise this error, or with None never return; send nothing."""
 
     def end(self) -> None:
-        """Withdraw the acquisition in the background, if it needs that."""
+        """Send in the background what the store has to confirm: a withdrawal, or a release."""
 
     def end_with_program(self) -> None:
         """Release the lock in the background, if it wants that."""
@@ -76,7 +79,7 @@ class Store(Protocol):
     """An opened store."""
 
     def parts(self) -> list[Part]:
-        """Return all that ends with it."""
+        """Return its running acquisitions, held locks and withdrawals."""
 
     def revoke_tickets(self) -> None:
         """Have the background end all waiters' tickets; a later waiter gets a new lease."""
@@ -152,12 +155,12 @@ def end(among: Sequence[Store], limit: Deadline, error: Exception | None = None)
 
 
 def begin() -> None:
-    """Called by `atexit` before most of the program's own functions."""
+    """Called by `atexit`; the module has the order."""
     _end_program()
 
 
 def finish() -> None:
-    """Called by `atexit` after the functions that were registered since the import."""
+    """Called by `atexit`; the module has the order."""
     _end_program()
     for store in list(stores):
         store.close_streams()
@@ -170,7 +173,7 @@ def _end_program() -> None:
     state.thread = threading.get_ident()
     limit = Deadline.after(state.left_s)
     try:
-        scheduler.shared.flush(limit.remaining())  # interrupted acquisitions are given up
+        scheduler.shared.flush(limit.remaining())  # its thread withdraws interrupted acquisitions
         end(list(stores), Deadline(limit - LOG_S))
     except BaseException:  # noqa: BLE001 - another Ctrl-C ends the waiting, not the log
         limit = Deadline.after(LOG_S)
@@ -241,7 +244,7 @@ def while_acquiring(holder: Holder) -> str:
 def _end_child() -> None:
     """Called by `multiprocessing` at the end of a child, which may run no `atexit`.
 
-    Its own threads still work: as before `atexit`, they end first.
+    Its non-daemon threads may still work: join them first, as Python does before `atexit`.
     """
     if any(
         not thread.daemon and thread is not threading.current_thread()

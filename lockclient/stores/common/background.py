@@ -78,7 +78,7 @@ class Background:
         self.cleaners = WorkerPool("clean-up", MAX_CLEAN_UPS)
         self._deputies = WorkerPool("deputy", 1000, lambda work, error: work(error))
         self.acquisitions: dict[ending.Part, None] = {}
-        """Running acquisitions, and locks until the store has confirmed their release."""
+        """Running acquisitions, and locks until their release is confirmed or a withdrawal."""
         self.clean_ups: dict[_CleanUp, None] = {}
         """Withdrawals that the store has not confirmed."""
         self._jobs: dict[object, None] = {}
@@ -179,6 +179,7 @@ class Background:
     def finish(self, clean_up: _CleanUp) -> None:
         """Forget a clean-up that needs no further try, and repeat the others."""
         self.clean_ups.pop(clean_up, None)
+        self.failed.pop(clean_up, None)
         self._note_load()
         self.retry()
 

@@ -68,7 +68,8 @@ class Lease:
             raise closed(self._channels.location)
         sent_at = monotonic()
         answer = self._channels.call(GRANT, wire.LeaseGrant(ttl=math.ceil(self._ttl)), deadline)
-        # `end` sets the flag, then reads the id; this thread writes the id, then reads the flag.
+        # Another thread sets the flag in `end`, then reads the id in `revoke`. This thread writes
+        # the id, then reads the flag. So one of the two revokes it.
         # The first of several answers counts, because tickets may be bound to its lease; the other
         # leases expire.
         granted = self._replace((0, number), answer.id, sent_at + answer.ttl)
