@@ -42,6 +42,8 @@ class ShellHeldLock(HeldLock):
         """Leave it held when this process ends: from now on it is the shell's."""
         self._holding.claim_release()
         self._holding.forget()
+        # The end of this program neither releases nor names it.
+        self._holding.store.background.acquisitions.pop(self._holding, None)
 
 
 class ShellMutex(ClusterMutex):
