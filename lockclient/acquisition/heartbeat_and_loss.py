@@ -291,7 +291,8 @@ class Holding(ending.Part):
                 self.acquisition.note_read(seen)
                 if self.acquisition.loss is None:  # a gap ended the watch
                     self._unwatch()
-                    self._watch_from(seen.revision + 1)
+                    if ending.can_watch():
+                        self._watch_from(seen.revision + 1)
         self._schedule_report()
         return None
 

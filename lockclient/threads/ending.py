@@ -35,7 +35,7 @@ from lockclient.model.backtrace import innermost
 from lockclient.model.clocks import Deadline
 from lockclient.model.holder import Holder
 from lockclient.text.timestamps import utc
-from lockclient.threads import log_queue, scheduler
+from lockclient.threads import daemon_thread, log_queue, scheduler
 from lockclient.threads.log_queue import get_logger, naming
 
 log = get_logger(__name__)
@@ -105,19 +105,18 @@ class _State:
         self.thread: int | None = None
         """The id of the thread that runs `atexit`; None: the program runs."""
         self.has_finished = False
-        self._starts_threads: bool | None = None
+        self._has_tried = False
 
     def can_start_threads(self) -> bool:
         """Return whether the interpreter still starts threads."""
-        if threading.main_thread().is_alive():  # it ends before `atexit` runs
-            return True
-        if self._starts_threads is None:
+        # The main thread ends before `atexit` runs.
+        if not (self._has_tried or threading.main_thread().is_alive()):
+            self._has_tried = True
             try:
                 start_new_thread(bool, ())
-                self._starts_threads = True
-            except RuntimeError:
-                self._starts_threads = False
-        return self._starts_threads
+            except RuntimeError as error:
+                daemon_thread.is_interpreter_end(error)
+        return daemon_thread.starts_threads
 
     def within(self, seconds: float) -> Deadline:
         """Return the deadline of a try in the background; it is shorter in the caller's thread."""

@@ -9,6 +9,7 @@ from operator import itemgetter
 from lockclient.errors import ClusterMutexError, StoreClosed
 from lockclient.model.clocks import Deadline
 from lockclient.stores.mutex_store import Inbox, MutexStore, WatchEvent
+from lockclient.threads import ending
 from lockclient.threads.log_queue import get_logger
 from lockclient.threads.pool import Repeating, WorkerPool
 
@@ -96,6 +97,8 @@ class TicketLeases:
     # ------------------------------------------------------------ the pool's thread
 
     def _extend_all(self) -> float | None:
+        if not ending.can_watch():  # a renewal needs a thread: waiters poll, and get new leases
+            return None
         next_at = Deadline.after(TICKET_RENEWAL_S)
         # It ends when it finds no waiter, not when the last one leaves: a waiter that is woken
         # often leaves and joins as often, and its lease would never be extended.

@@ -37,6 +37,7 @@ from lockclient.stores.etcd.wire.watch_state import (
     WatchEnded,
 )
 from lockclient.threads import ending, scheduler
+from lockclient.threads.daemon_thread import is_interpreter_end
 from lockclient.threads.log_queue import get_logger
 from lockclient.threads.pool import IDLE_S, WorkerPool
 from lockclient.threads.reentrancy import mark_thread
@@ -174,6 +175,9 @@ class WatchStream:
             self._running = self.connected = False
             if self._has_work():
                 self._worker.submit(self._run)
+            elif not ending.can_watch():
+                for watch in list(self._watches):  # the listeners poll from now on
+                    _notify(watch, WatchEnded())
 
     def _has_work(self) -> bool:
         return bool(self._watches) and not self._closing.is_set() and ending.can_watch()
@@ -237,6 +241,7 @@ class WatchStream:
         except StaleToken:
             raise
         except Exception as error:  # noqa: BLE001 - the system refuses, or the channel is closed
+            is_interpreter_end(error)
             return cause_of(error).text
         finally:
             self._open = None
