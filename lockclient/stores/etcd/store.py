@@ -289,15 +289,15 @@ class EtcdStore(EtcdListing):
     # ------------------------------------------------------------ the end
 
     def revoke_tickets(self) -> None:
-        for waiters in self.background.tickets.groups():
-            if waiters is None:
-                lease, self._tickets = self._tickets, self._ticket_lease()
-            elif (channels := self._loops.get(waiters)) is None:  # of a closed loop
-                continue
-            else:
-                lease, channels.tickets = channels.tickets, self._ticket_lease()
-            lease.end()
-            self.background.run(partial(self._revoke, lease))
+        leases: dict[Hashable, Lease] = {None: self._tickets}
+        self._tickets = self._ticket_lease()
+        for loop, channels in list(self._loops.items()):
+            leases[loop], channels.tickets = channels.tickets, self._ticket_lease()
+        groups = self.background.tickets.groups()
+        for waiters, lease in leases.items():
+            lease.end()  # also one that is being granted
+            if waiters in groups or self._closing:  # a closed store's waiters have left by now
+                self.background.run(partial(self._revoke, lease))
 
     def _revoke(self, lease: Lease) -> None:
         with suppress(ClusterMutexError, WireError):  # then it expires
