@@ -43,7 +43,7 @@ class DeputyCall:
     """A call that a deputy makes for the main thread, as the main thread sees it."""
 
     until = math.inf
-    """The monotonic deadline of the request in flight."""
+    """The monotonic deadline of the request in flight, or of the beginning of the first one."""
     thread = 0
     """The deputy's id."""
 

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from lockclient.errors import LockNotHeld, StoreClosed, StoreUnavailable
 from lockclient.model.clocks import Deadline, monotonic
+from lockclient.stores import timeouts
 from lockclient.stores.common.ticket_leases import TicketLeases
 from lockclient.stores.mutex_store import MutexStore
 from lockclient.stores.request_types import Withdraw
@@ -53,8 +54,9 @@ MIN_PAUSE_S = 1.0
 MAX_OWED = 10_000
 """Unanswered clean-ups, of a kilobyte each, at which no acquisition begins. None may be dropped:
 its lock or ticket may stand in the store, or still arrive there."""
-STUCK_S = 1.0
-"""Seconds after a request's deadline at which its deputy counts as stuck."""
+STUCK_CHECKS = 3
+"""Checks in a row after the deadline of its request by which a deputy counts as stuck: for a second
+at least, in which this process runs. After a stop of the process (Ctrl-Z) the first one is late."""
 
 
 class Background:
@@ -98,7 +100,7 @@ class Background:
         If the interpreter ends and starts no thread, the main thread does the work, too.
 
         A deputy can hang: the garbage collector may run a finalizer there that waits for a lock of
-        the main thread. So the wait ends `STUCK_S` after the deadline of the request in flight.
+        the main thread. So the wait ends a second after the deadline of the request in flight.
 
         Raises:
             StoreUnavailable: the system gives no thread for it, and nothing was done; or the deputy
@@ -111,8 +113,11 @@ class Background:
         if not is_shielded or threading.get_ident() != _main_thread:
             return run_inside(work, *args)
         call = DeputyCall()
+        late_checks = 0
         if args and isinstance(args[-1], Deadline):
             call.until = args[-1]
+        elif self.store in args:  # `drive`, which gives the deadline of each request
+            call.until = Deadline.after(timeouts.STORE_TIMEOUT_S)
         ended = allocate_lock()  # free when it is done
         ended.acquire()
         result: Result | None = None
@@ -135,7 +140,8 @@ class Background:
         while not ended.acquire(timeout=SIGNAL_CHECK_INTERVAL_S):
             if self.store.background is not self:  # a signal's handler has forked
                 raise _inherited_error()
-            if monotonic() > call.until + STUCK_S:
+            late_checks = late_checks + 1 if monotonic() > call.until else 0
+            if late_checks == STUCK_CHECKS:
                 raise _stuck_error(call.thread)
         if isinstance(error, NoThread) and is_interpreter_end(error):
             return run_inside(work, *args)
