@@ -19,9 +19,10 @@ from pathlib import Path
 
 from lockclient.cli.setup.etcd_server import Etcd, find_etcd
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # the checkout, for `tests`
+from tests.support.pythons import OWN, PYTHONS, python_programs
+
 CHECK = Path(__file__).with_name("matrix_check.py")
-PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
-OWN = f"{sys.version_info[0]}.{sys.version_info[1]}"
 PROTOBUFS = ("4.25.8", "5.29.5", "6.31.1", "7.36.2")
 NEWEST = "1.85.1"
 OLDEST = {"3.10": "1.65.4", "3.11": "1.65.4", "3.12": "1.65.4", "3.13": "1.66.2"}
@@ -89,23 +90,6 @@ def run(*words: str, cwd: Path | None = None) -> None:
     )
     if done.returncode or b"Traceback" in done.stdout:
         raise subprocess.CalledProcessError(done.returncode, words, done.stdout)
-
-
-def python_programs() -> dict[str, str]:
-    """Return the Pythons of this machine that can make environments, by their versions."""
-    found = {OWN: sys.executable}
-    pyenv = Path.home() / ".pyenv/versions"
-    for version in PYTHONS:
-        programs = [shutil.which(f"python{version}"), *pyenv.glob(f"{version}.*/bin/python3")]
-        for program in map(str, filter(None, programs)):
-            answer = subprocess.run(
-                [program, "-c", "import sys, venv; print(*sys.version_info[:2], sep='.')"],
-                capture_output=True,
-                text=True,
-            )
-            if answer.stdout.strip() == version:  # a shim of pyenv's may name none that is there
-                found.setdefault(version, program)
-    return found
 
 
 def environments(programs: dict[str, str]) -> list[Environment]:

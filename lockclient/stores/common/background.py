@@ -117,7 +117,7 @@ class Background:
         if args and isinstance(args[-1], Deadline):
             call.until = args[-1]
         elif self.store in args:  # `drive`, which gives the deadline of each request
-            call.until = Deadline.after(timeouts.STORE_TIMEOUT_S)
+            call.until = monotonic() + timeouts.STORE_TIMEOUT_S
         ended = allocate_lock()  # free when it is done
         ended.acquire()
         result: Result | None = None

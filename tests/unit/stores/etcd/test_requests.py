@@ -74,6 +74,8 @@ def test_etcd_takes_so_many_operations(request_: Request) -> None:
     assert len(list(operations(txn))) < 30
     if isinstance(request_, Take | TakeOrQueue | Claim):
         assert puts(txn) == 5
+        with pytest.raises(ValueError, match="never expire"):
+            PLANS[type(request_)](Keys("/r"), request_).bind(0)
     elif isinstance(request_, Push):
         assert puts(txn) == 1 + (request_.stamps.auto_unlock_at is not None)
 
