@@ -220,7 +220,7 @@ class Background:
             time.sleep(0.005)
 
     def close(self) -> None:
-        """Wake all waiters; end each thread after its work."""
+        """End each thread after its work; `ending.end` has woken the waiters."""
         self.tickets.close()
         for pool in (self.urgent, self.patient, self.leases, self.cleaners, self._deputies):
             pool.close()

@@ -241,7 +241,7 @@ class WatchStream:
         except StaleToken:
             raise
         except Exception as error:  # noqa: BLE001 - the system refuses, or the channel is closed
-            is_interpreter_end(error)
+            is_interpreter_end(error)  # notes a refused thread, so that `can_watch` is False
             return cause_of(error).text
         finally:
             self._open = None
