@@ -36,20 +36,12 @@ def set_program_mask() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, _program_mask)
 
 
-starts_threads = True
-"""False since the interpreter has refused a thread because it ends."""
-
-
 def is_interpreter_end(refusal: Exception) -> bool:
     """Return whether a thread was refused because the interpreter ends.
 
     Python 3.12 refuses each from the end of the main thread on, while others may still work.
     """
-    global starts_threads
-    if "shutdown" not in str(refusal):
-        return False
-    starts_threads = False
-    return True
+    return "shutdown" in str(refusal)
 
 
 class DaemonThread:

@@ -105,18 +105,20 @@ class _State:
         self.thread: int | None = None
         """The id of the thread that runs `atexit`; None: the program runs."""
         self.has_finished = False
-        self._has_tried = False
+        self._starts_threads: bool | None = None
+        """Whether a thread was started after the main thread had ended; None: none was tried."""
 
     def can_start_threads(self) -> bool:
         """Return whether the interpreter still starts threads."""
-        # The main thread ends before `atexit` runs.
-        if not (self._has_tried or threading.main_thread().is_alive()):
-            self._has_tried = True
+        if self._starts_threads is None:
+            if threading.main_thread().is_alive():  # it ends before `atexit` runs
+                return True
+            self._starts_threads = True
             try:
                 start_new_thread(bool, ())
             except RuntimeError as error:
-                daemon_thread.is_interpreter_end(error)
-        return daemon_thread.starts_threads
+                self._starts_threads = not daemon_thread.is_interpreter_end(error)
+        return self._starts_threads
 
     def within(self, seconds: float) -> Deadline:
         """Return the deadline of a try in the background; it is shorter in the caller's thread."""

@@ -516,7 +516,7 @@ def test_closed_stores_leave_no_thread(python: Python, settings: Settings, hold:
             assert program.line() == f"waits {number}"
             wait_for_tickets(busy)
             program.go_on()
-        assert program.line() == "0"
+        assert program.line() == "left"
         assert program.end() == ""
 
 

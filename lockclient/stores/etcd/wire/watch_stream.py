@@ -37,7 +37,6 @@ from lockclient.stores.etcd.wire.watch_state import (
     WatchEnded,
 )
 from lockclient.threads import ending, scheduler
-from lockclient.threads.daemon_thread import is_interpreter_end
 from lockclient.threads.log_queue import get_logger
 from lockclient.threads.pool import IDLE_S, WorkerPool
 from lockclient.threads.reentrancy import mark_thread
@@ -241,7 +240,6 @@ class WatchStream:
         except StaleToken:
             raise
         except Exception as error:  # noqa: BLE001 - the system refuses, or the channel is closed
-            is_interpreter_end(error)  # notes a refused thread, so that `can_watch` is False
             return cause_of(error).text
         finally:
             self._open = None
