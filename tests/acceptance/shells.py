@@ -72,7 +72,11 @@ class Running(subprocess.Popen[str]):
         written(self._folder / "up")
 
     def ends(self, status: int) -> None:
-        assert self.wait(PATIENCE) == status, self.said
+        try:
+            self.wait(PATIENCE)
+        except subprocess.TimeoutExpired as error:
+            raise AssertionError(f"it still runs, and said: {self.said}") from error
+        assert self.returncode == status, self.said
 
     def go(self, status: int = 0) -> None:
         """Let its command see the file `go`, and end."""

@@ -45,6 +45,8 @@ class Reason(Enum):
 
 NOBODY_THERE: Final = frozenset((Reason.REFUSED, Reason.NO_ROUTE, Reason.NO_ADDRESS))
 """Reasons with which no server got the request, nor will: waiting for an answer is idle."""
+OF_THIS_PROCESS: Final = frozenset((Reason.NO_DESCRIPTORS, Reason.NO_THREADS, Reason.NO_MEMORY))
+"""Reasons that lie in this process: another server would not be reached either."""
 ADVICE: Final[Mapping[Reason | None, str]] = {
     Reason.EXPIRED: "Renew the server's certificate; if it has not expired, set this machine's "
     "clock.",

@@ -10,7 +10,13 @@ from typing import Final, NamedTuple
 import valkey.exceptions as valkey_py
 
 from lockclient.errors import StoreError, StoreFull, StoreUnavailable
-from lockclient.stores.common.network_errors import ADVICE, NOBODY_THERE, Reason, reason_of
+from lockclient.stores.common.network_errors import (
+    ADVICE,
+    NOBODY_THERE,
+    OF_THIS_PROCESS,
+    Reason,
+    reason_of,
+)
 from lockclient.stores.valkey.location import ValkeyLocation
 
 Unanswered = (OSError, valkey_py.ConnectionError, valkey_py.TimeoutError, valkey_py.InvalidResponse)
@@ -100,7 +106,6 @@ _VARIABLES: Final = {
     Reason.CLIENT_REFUSED: " (VALKEY_CERT, VALKEY_KEY)",
     Reason.HANDSHAKE: "; it may want a client certificate (VALKEY_CERT, VALKEY_KEY)",
 }
-_OF_THIS_PROCESS: Final = (Reason.NO_DESCRIPTORS, Reason.NO_THREADS, Reason.NO_MEMORY)
 
 _NO_PERMISSION: Final = re.compile(
     "NOPERM|[Nn]o permissions|can't run this command|can't access at least one of the"
@@ -155,7 +160,7 @@ def classify(error: Exception, location: ValkeyLocation | None = None) -> VoteFa
         is_silent = location.tls and why in (Reason.NO_ANSWER, Reason.NO_CONNECTION)
         reason += _OTHER_SCHEME[location.tls] if is_silent or why is Reason.CLOSED else ""
     advice = _NETWORK_ADVICE if why in _NETWORK else ADVICE.get(why, "")
-    return VoteFailure(reason, permanent=why in _OF_THIS_PROCESS, advice=advice)
+    return VoteFailure(reason, permanent=why in OF_THIS_PROCESS, advice=advice)
 
 
 def may_run_no_script(error: ErrorReply) -> bool:

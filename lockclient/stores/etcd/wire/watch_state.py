@@ -52,7 +52,8 @@ watch without the right must not have the stream opened again with each try."""
 class WatchEnded:
     """The watch has ended and may have missed events (compaction), so the listener must read.
 
-    `refused` is the reason if etcd does not let this user watch.
+    `refused` is the reason if etcd does not let this user watch, or the system gives this process
+    no descriptor, thread or memory for the stream.
     """
 
     refused: str = ""

@@ -21,6 +21,7 @@ from typing import Any
 import grpc
 
 from lockclient.model.clocks import monotonic
+from lockclient.stores.common.network_errors import OF_THIS_PROCESS, Cause
 from lockclient.stores.etcd.errors import cause_of
 from lockclient.stores.etcd.wire import fork_safety
 from lockclient.stores.etcd.wire import messages_pb2 as wire
@@ -195,23 +196,28 @@ class WatchStream:
         finally:
             self._believed_until = stream.believed_until
         if opened.stopped is not None:
-            cause = opened.stopped
+            cause = Cause(None, opened.stopped)
         if not self._has_work():
             return True
         if opened.reconnect:
             self._channels.reconnect_stream(member)
-        if cause or opened.reconnect:
+        if cause.text or opened.reconnect:
             failover.failed(member)
-        if not cause:
+        if not cause.text:
             return True
         self.restarts += self.connected
         lasted = monotonic() - opened_at
         if not self._warned or (self.connected and lasted > STEADY_STREAM_S):  # once an outage
-            log.warning("The watch on etcd broke (%s) and is opened again.", cause)
+            log.warning("The watch on etcd broke (%s) and is opened again.", cause.text)
         self._warned, self.connected = True, False
+        if cause.reason in OF_THIS_PROCESS:
+            # That may last, while requests are answered by their own connection, which is open.
+            for watch in list(self._watches):  # the listeners poll, at each try to open the stream
+                self._watches.pop(watch, None)
+                _notify(watch, WatchEnded(cause.text))
         return False
 
-    def _read_stream(self, opened: _Opened, member: Endpoint) -> str:
+    def _read_stream(self, opened: _Opened, member: Endpoint) -> Cause:
         """Open the stream and read it to its end; return why it ended."""
         stream = opened.stream
         ended = threading.Event()
@@ -236,11 +242,11 @@ class WatchStream:
                 stream.heard_at = monotonic()
         except grpc.RpcError as error:
             connection.note(error)
-            return cause_of(error).text
+            return cause_of(error)
         except StaleToken:
             raise
         except Exception as error:  # noqa: BLE001 - the system refuses, or the channel is closed
-            return cause_of(error).text
+            return cause_of(error)
         finally:
             self._open = None
             stream.stop()
@@ -251,7 +257,7 @@ class WatchStream:
             # would wait for ever.
             ended.wait(1)
             fork_safety.leave()
-        return "etcd ended it"
+        return Cause(None, "etcd ended it")
 
     def _handle(self, stream: OpenStream, answer: wire.WatchAnswer) -> None:
         if not self.connected:
