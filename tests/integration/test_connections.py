@@ -73,9 +73,11 @@ def test_a_proxy_for_the_web_is_not_asked_for_etcd(
 
 REFUSED_S = 5.0
 """Seconds in which a client finds a member whose old address or certificate is refused."""
-SILENT_S = 20.0
-"""Seconds in which a client finds a member whose old address is silent."""
-BUSY_S = 5.0
+SILENT_S = 30.0
+"""Seconds in which a client finds a member whose old address is silent. gRPC pings it 10 s after
+the last answer, or 20 s if no call is in flight by then, and the ping has 5 s. One attempt to
+connect takes a second, and the connection is replaced 2 s after the first failure."""
+BUSY_S = 30.0
 """Seconds that a machine busy with other tests may add."""
 
 USES = """
