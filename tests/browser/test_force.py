@@ -27,7 +27,10 @@ def dash(forcing: str) -> str:
 
 
 def confirm(page: Page, name: str, reason: str = "it hangs") -> None:
-    page.get_by_label("Type the lock's name").fill(name)
+    typed = page.get_by_label("Type the lock's name")
+    typed.wait_for()
+    page.wait_for_load_state()  # its script compares what is typed from then on
+    typed.fill(name)
     page.get_by_label("Reason, for the former holder").fill(reason)
     page.get_by_role("button", name="Force-unlock now").click()
 
@@ -58,6 +61,7 @@ def test_the_name_must_be_typed_and_a_reason_given(dash: str, story: Story, view
     story.hold("deploy/prod")
     with viewer(f"{dash}/lock/deploy%2Fprod") as page:
         page.get_by_role("link", name="Force-unlock…").click()
+        page.wait_for_url("**/force-unlock?*")
         address = page.url
         for name, reason in (("deploy", "why"), ("deploy/prod", "")):
             confirm(page, name, reason)
