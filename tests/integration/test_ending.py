@@ -28,11 +28,13 @@ from tests.support.pythons import OWN, Python, equip, python_programs
 from tests.support.relay import Relay
 
 PROGRAM = Path(__file__).with_name("ending_program.py")
-LONGEST_S = 45.0
-"""Seconds after which a program counts as hanging."""
+LONGEST_S = 150.0
+"""Seconds after which a program counts as hanging. Only a guard: a busy machine may be slow."""
 LIMIT_S = 1.5
 """Seconds that the end of a program waits for its stores, by docs/programs.md."""
 NOISE_S = 0.75
+HAND_OVER_S = 30.0
+"""Seconds for a waiter that is woken, or polls; without either it reads its position every 60 s."""
 AT_ONCE_S = 0.5
 """Seconds for a waiter that is woken. One that polls once a second needs more, as the test releases
 the lock soon after a poll."""
@@ -174,7 +176,7 @@ def test_threads_and_executors_get_their_locks(
             mutex.release()
         released = time.monotonic()
         assert {program.line(), program.line()} == {"thread", "worker"}
-        assert time.monotonic() - released < 5
+        assert time.monotonic() - released < HAND_OVER_S
         assert program.end() == ""
     assert not any(has(store, name) for name in ("thread", "worker"))
 
@@ -220,7 +222,7 @@ def test_atexit_functions_use_locks(
         assert served(server)["Watch"] == watches
         assert all("was removed from this holder" in line for line in program.end().splitlines())
     figure(f"handed over after {max(seconds.values()):.2f} s at most")
-    assert max(seconds.values()) < 3
+    assert max(seconds.values()) < HAND_OVER_S
     if python.starts_threads_at_exit:
         watched = [seconds[kind, moment] for kind in kinds for moment in MOMENTS[:2]]
         assert min(watched) < AT_ONCE_S
@@ -240,7 +242,7 @@ def test_an_atexit_function_is_the_first_user_of_a_store(
         while time.monotonic() < until:
             time.sleep(0.2)
             assert [waiter.uuid for waiter in busy.waiters()] == [first.uuid]
-        assert seconds_to_hand_over(busy, program) < 3
+        assert seconds_to_hand_over(busy, program) < HAND_OVER_S
         assert program.end() == ""
 
 

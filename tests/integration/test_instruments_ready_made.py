@@ -67,9 +67,10 @@ def test_prometheus(store: ServiceStore) -> None:
     assert value("hold_seconds_count", outcome="released") == 1
     assert value("hold_seconds_count", outcome="lost") == 1
     assert (value("losses_total"), value("held")) == (1, 0)
-    assert value("pushes_total", outcome="done") == 1
+    pushes = value("pushes_total", outcome="done")
+    assert (pushes or 0) >= 1  # a take whose answer takes a second is followed by a push, too
     assert value("pushes_total", outcome="failed") == 0
-    assert value("request_seconds_count", request="push", outcome="done") == 1
+    assert value("request_seconds_count", request="push", outcome="done") == pushes
     assert value("events_dropped_total") == 0
     instrument.dropped(2)
     assert value("events_dropped_total") == 2
