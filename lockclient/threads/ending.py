@@ -15,9 +15,9 @@ by then, so none of their acquisitions is given up. The steps of `begin`:
 `finish` repeats them, logs what is new, and closes the watches. The thread that runs
 `atexit` may acquire, wait and release at any moment. After `finish` its waiters poll.
 
-Python 3.12 (not 3.10, 3.11, 3.13) starts no thread once the main thread has ended, even while other
-threads work. There the caller's thread sends its requests, where an exception of a signal handler
-may land in gRPC, and waiters poll.
+Python 3.12 (not 3.10, 3.11, 3.13) starts no thread once the main function has ended, even while
+other threads work. There the caller's thread sends its requests, where an exception of a signal
+handler may land in gRPC, and waiters poll.
 """
 
 from __future__ import annotations
@@ -106,12 +106,14 @@ class _State:
         """The id of the thread that runs `atexit`; None: the program runs."""
         self.has_finished = False
         self._starts_threads: bool | None = None
-        """Whether a thread was started after the main thread had ended; None: none was tried."""
+        """Whether a thread was started after the main function had ended; None: none was tried."""
 
     def can_start_threads(self) -> bool:
         """Return whether the interpreter still starts threads."""
         if self._starts_threads is None:
-            if threading.main_thread().is_alive():  # it ends before `atexit` runs
+            # Python sets the flag, joins executors, ends the main thread, joins other threads.
+            is_alive = threading.main_thread().is_alive()
+            if not getattr(threading, "_SHUTTING_DOWN", not is_alive):
                 return True
             self._starts_threads = True
             try:
