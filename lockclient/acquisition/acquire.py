@@ -151,6 +151,8 @@ class Attempt(ending.Part):
                         step = yield from self._wait_for_space(error, self._inbox)
                     else:
                         self._has_answer = True
+                        if self._is_given_up and isinstance(step, GetPosition):
+                            yield from self._stop()  # its ticket may be revoked by now
                         step = self._acquisition.answered(outcome, Now.read())
             if step is End.ACQUIRED:
                 self.holding = self._make_holding(self.store, self._acquisition)

@@ -207,6 +207,14 @@ class _Shim(ModuleType):
         return getattr(self._real, name)
 
 
+class _Threading(_Shim):
+    """`threading`, which ends with the simulated process."""
+
+    @property
+    def _SHUTTING_DOWN(self) -> bool:  # noqa: N802 - Python's name
+        return Hub.current.process.is_ending
+
+
 def _get_ident() -> int:
     thread = Hub.current.this_thread()
     return -1 if thread is None or thread.ident is None else thread.ident
@@ -291,6 +299,7 @@ def _virtual(open_channel: Callable[..., Any]) -> dict[int, Any]:
         (secrets, {"token_hex": lambda _n: Hub.current.uuid().hex[:8]}),
     ]
     found: dict[int, Any] = {id(real): _Shim(real, **names) for real, names in shims}
+    found[id(threading)] = _Threading(threading, **shims[0][1])
     pairs: list[tuple[Any, Any]] = [
         (clocks.monotonic, _monotonic),
         (_thread.allocate_lock, Lock),
