@@ -34,14 +34,19 @@ def kept_ports(folder: Path) -> dict[str, int]:
 
 
 def free_port() -> int:
-    """Return a port that is free now, and most likely still free in a moment.
+    """Return a port that is free now, and most likely still free in a moment; each only once.
 
     The kernel's choice is not used: it picks from the ports of outgoing connections, so that one of
     those may take the port before our program listens.
     """
-    while not is_free(port := 10_000 + secrets.randbelow(20_000)):
+    while (port := 10_000 + secrets.randbelow(20_000)) in _given or not is_free(port):
         pass
+    _given.add(port)
     return port
+
+
+_given: set[int] = set()
+"""The ports that were returned: no program may listen on one yet."""
 
 
 def is_free(port: int, *, lingering: bool = False) -> bool:
