@@ -79,17 +79,20 @@ class Tickets(NamedTuple):
     looked_at: int = 0
 
 
-MAX_NOTE_BYTES = 256 << 10
-"""A longer note counts as empty. etcd takes 1.5 MiB at once."""
+MAX_DOCUMENT_BYTES = 256 << 10
+"""A longer document is not read. etcd takes 1.5 MiB at once."""
+MAX_DOCUMENTS = 1000
+"""Names that `document_names` returns at most: other clients may write any number."""
 
 
-class Note(NamedTuple):
-    """A value that all unlockers share, as it was read; empty: no value.
+class Document(NamedTuple):
+    """A value that unlockers share, in UTF-8, as it was read.
 
-    `write_note` compares `version`, which is no revision.
+    An absent one, never written or deleted, is empty; `value` is None if it is longer than
+    `MAX_DOCUMENT_BYTES`. `write_document` compares `version`, which is no revision.
     """
 
-    value: bytes
+    value: bytes | None
     version: int
 
 
@@ -145,13 +148,20 @@ class ServiceStore(AsyncMutexStore, Protocol):
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
         """Delete an unlocker's announcement, as it ends."""
 
-    def read_note(self, deadline: Deadline) -> Note:
-        """Return the note of all unlockers."""
+    def read_document(self, name: str, deadline: Deadline) -> Document:
+        """Return a document that unlockers share; `name` consists of `A-Za-z0-9._/-`."""
 
-    def write_note(self, value: bytes, seen: Note, deadline: Deadline) -> bool:
-        """Replace the note that was `seen`; False: another one may be there, so read it again.
+    def write_document(self, name: str, value: bytes, seen: Document, deadline: Deadline) -> bool:
+        """Replace the document that was `seen`, or delete it (an empty value).
 
-        After a lost answer this one may be there, too, or arrive later.
+        Return False if another one may be there, so read it again. After a lost answer this one
+        may be there, too, or arrive later.
+        """
+
+    def document_names(self, deadline: Deadline) -> list[str]:
+        """Return the names of all documents; a server of Valkey's may still have a deleted one.
+
+        Delete that again: its deletion has not reached each server.
         """
 
     def forget(self, change: Change, deadline: Deadline) -> bool:

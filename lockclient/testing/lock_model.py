@@ -41,7 +41,7 @@ from lockclient.stores.request_types import (
     Unlock,
     Withdraw,
 )
-from lockclient.stores.service_store import Change, Kind, Note
+from lockclient.stores.service_store import Change, Kind
 
 Entry = tuple[Kind, str, str, bytes | None]
 """A write in one place: kind, name and part, as `Change` has them, and the new value."""
@@ -103,7 +103,8 @@ class Model:
         self.kept: dict[tuple[Kind, str, str], Change] = {}
         self.journal: list[Change] = []
         self.locks: dict[str, Lock] = {}
-        self.note = Note(b"", 0)
+        self.documents: dict[str, tuple[bytes, int]] = {}
+        """Values and versions of documents; a deleted one keeps its version."""
         self.leases = count(1)
         """Numbers of what tickets are bound to."""
 

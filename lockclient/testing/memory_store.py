@@ -23,11 +23,11 @@ from lockclient.stores.mutex_store import Capabilities, Guard, WatchEvent, Watch
 from lockclient.stores.outcomes import Outcome
 from lockclient.stores.request_types import Request, TakeOrQueue, delivery_of
 from lockclient.stores.service_store import (
-    MAX_NOTE_BYTES,
+    MAX_DOCUMENT_BYTES,
     Batch,
     Change,
+    Document,
     Kind,
-    Note,
     Tickets,
     WaitQueue,
 )
@@ -342,17 +342,21 @@ class MemoryStore(OpenedStore):
     def _delete_announcement(self, unlocker: str) -> None:
         self.write(("unlockers", unlocker, "", None))
 
-    def read_note(self, deadline: Deadline) -> Note:
+    def read_document(self, name: str, deadline: Deadline) -> Document:
         with self._reach():
-            note = self.model.note
-        return note if len(note.value) <= MAX_NOTE_BYTES else note._replace(value=b"")
+            value, version = self.model.documents.get(name, (b"", 0))
+        return Document(value if len(value) <= MAX_DOCUMENT_BYTES else None, version)
 
-    def write_note(self, value: bytes, seen: Note, deadline: Deadline) -> bool:
+    def write_document(self, name: str, value: bytes, seen: Document, deadline: Deadline) -> bool:
         with self._reach():
-            if self.model.note.version != seen.version:
+            if self.model.documents.get(name, (b"", 0))[1] != seen.version:
                 return False
-            self.model.note = Note(value, seen.version + 1)
+            self.model.documents[name] = value, seen.version + 1
             return True
+
+    def document_names(self, deadline: Deadline) -> list[str]:
+        with self._reach():
+            return [name for name, (value, _) in self.model.documents.items() if value]
 
     def forget(self, change: Change, deadline: Deadline) -> bool:
         with self._reach():

@@ -9,7 +9,7 @@ from time import monotonic
 import pytest
 
 from lockclient.stores.request_types import Take, Withdraw
-from lockclient.stores.service_store import MAX_NOTE_BYTES, Batch, ServiceStore
+from lockclient.stores.service_store import MAX_DOCUMENT_BYTES, Batch, Document, ServiceStore
 from tests.contract.asking import Ask, holder, queue
 from tests.contract.following import (
     Follower,
@@ -303,22 +303,36 @@ class TestForget:
         assert reader.backtrace("0" * 64, soon()) is None
 
 
-class TestNote:
-    def test_the_note_is_written_by_compare_and_swap(
+SENT = "sent/ops"
+
+
+def document(store: ServiceStore, name: str = SENT) -> Document:
+    return store.read_document(name, soon())
+
+
+def write(store: ServiceStore, value: bytes, name: str = SENT) -> Document:
+    """Write a document in place of the one that is there; return it as read again."""
+    assert store.write_document(name, value, document(store, name), soon())
+    return document(store, name)
+
+
+class TestDocuments:
+    def test_a_document_is_written_by_compare_and_swap(
         self, reader: ServiceStore, writer: ServiceStore
     ) -> None:
-        nothing = reader.read_note(soon())
+        nothing = document(reader)
         assert nothing.value == b""
-        first = writer.read_note(soon())
-        assert writer.write_note("ü first".encode(), first, soon())
-        assert not reader.write_note(b"late", nothing, soon())
-        seen = reader.read_note(soon())
+        first = document(writer)
+        assert writer.write_document(SENT, "ü first".encode(), first, soon())
+        assert not reader.write_document(SENT, b"late", nothing, soon())
+        seen = document(reader)
         assert seen.value == "ü first".encode()
-        assert reader.write_note(b"second", seen, soon())
-        assert not writer.write_note(b"late", first, soon())
-        assert writer.read_note(soon()).value == b"second"
+        assert reader.write_document(SENT, b"second", seen, soon())
+        assert not writer.write_document(SENT, b"late", first, soon())
+        assert not writer.write_document(SENT, b"", first, soon())
+        assert document(writer).value == b"second"
 
-    def test_concurrent_writers_of_the_note_lose_nothing(
+    def test_concurrent_writers_of_a_document_lose_nothing(
         self, reader: ServiceStore, writer: ServiceStore
     ) -> None:
         words = [f"{who}-{number}" for who in range(4) for number in range(4)]
@@ -326,10 +340,11 @@ class TestNote:
         def add(store: ServiceStore, mine: list[str]) -> None:
             for word in mine:
                 while True:
-                    seen = store.read_note(soon())
+                    seen = document(store)
+                    assert seen.value is not None
                     if word in seen.value.decode().split():  # by a try whose answer was no
                         break
-                    if store.write_note(seen.value + f" {word}".encode(), seen, soon()):
+                    if store.write_document(SENT, seen.value + f" {word}".encode(), seen, soon()):
                         break
 
         threads = [
@@ -340,21 +355,81 @@ class TestNote:
             thread.start()
         for thread in threads:
             thread.join()
-        assert sorted(reader.read_note(soon()).value.decode().split()) == words
+        assert sorted((document(reader).value or b"").decode().split()) == words
 
-    def test_an_oversized_note_is_read_as_empty_and_replaced(
+    def test_one_of_two_writers_of_the_same_version_wins(
         self, reader: ServiceStore, writer: ServiceStore
     ) -> None:
-        assert writer.write_note(b"x" * (MAX_NOTE_BYTES + 1), writer.read_note(soon()), soon())
-        seen = reader.read_note(soon())
-        assert seen.value == b""
-        assert reader.write_note(b"short", seen, soon())
-        assert writer.read_note(soon()).value == b"short"
+        seen = [document(reader), document(writer)]
+        for value in (b"there", b""):
+            won = [
+                store.write_document(SENT, value, found, soon())
+                for store, found in zip((reader, writer), seen, strict=True)
+            ]
+            assert won.count(True) == 1
+            assert document(reader).value == value
+            seen = [document(reader), document(writer)]
 
-    def test_the_note_is_not_listed_as_a_lock(
+    def test_a_document_that_was_seen_is_replaced_once(self, writer: ServiceStore) -> None:
+        seen = document(writer)
+        assert writer.write_document(SENT, b"first", seen, soon())
+        assert not writer.write_document(SENT, b"second", seen, soon())
+        assert document(writer).value == b"first"
+
+    def test_two_documents_do_not_disturb_each_other(
+        self, reader: ServiceStore, writer: ServiceStore
+    ) -> None:
+        names = ("note", SENT, "sent/ops-2")
+        seen = {name: document(reader, name) for name in names}
+        for name in names:
+            assert reader.write_document(name, name.encode(), seen[name], soon())
+        assert [document(writer, name).value for name in names] == [n.encode() for n in names]
+        write(writer, b"")
+        assert [document(reader, name).value for name in names] == [b"note", b"", b"sent/ops-2"]
+
+    def test_an_empty_value_deletes_a_document(
+        self, reader: ServiceStore, writer: ServiceStore
+    ) -> None:
+        assert write(writer, b"").value == b""  # there was none
+        stale = write(writer, b"first")
+        deleted = write(writer, b"")
+        assert deleted.value == b""
+        assert not reader.write_document(SENT, b"late", stale, soon())
+        assert writer.write_document(SENT, b"again", deleted, soon())
+        assert document(reader).value == b"again"
+
+    def test_an_oversized_document_is_read_as_none_and_replaced(
+        self, reader: ServiceStore, writer: ServiceStore
+    ) -> None:
+        longest = b"x" * MAX_DOCUMENT_BYTES
+        assert write(writer, longest).value == longest
+        assert write(writer, longest + b"x").value is None
+        seen = document(reader)
+        assert seen.value is None
+        assert reader.write_document(SENT, b"short", seen, soon())
+        assert document(writer).value == b"short"
+        write(writer, longest + b"x")
+        assert write(writer, b"").value == b""
+
+    def test_documents_are_listed_until_they_are_deleted(
+        self, reader: ServiceStore, writer: ServiceStore
+    ) -> None:
+        take(writer, "a")
+        assert reader.document_names(soon()) == []
+        assert document(reader, "sent/read-only").value == b""
+        for name in ("note", SENT, "sent/x"):
+            write(writer, b"{}", name)
+        assert sorted(reader.document_names(soon())) == ["note", SENT, "sent/x"]
+        write(writer, b"", "note")
+        assert sorted(reader.document_names(soon())) == [SENT, "sent/x"]
+        write(writer, b"{}", "note")
+        assert sorted(reader.document_names(soon())) == ["note", SENT, "sent/x"]
+
+    def test_documents_are_not_listed_as_locks(
         self, reader: ServiceStore, writer: ServiceStore
     ) -> None:
         take(writer, "a")
         before = loaded(reader)
-        assert writer.write_note(b"a note", writer.read_note(soon()), soon())
+        write(writer, b"a note", "note")
+        write(writer, b"sent")
         assert loaded(reader) == before

@@ -71,7 +71,9 @@ def test_pushes_and_releases_need_no_memory(tmp_path: Path, binary: str, number:
                     assert isinstance(pushed, Done)
                     some.command("CLIENT", "KILL", "TYPE", "normal")
                 unlocker.announce("u", "{}", 60.0, soon())
-                assert unlocker.write_note(b"said", unlocker.read_note(soon()), soon())
+                for value in (b"sent", b""):
+                    sent = unlocker.read_document("sent/ops", soon())
+                    assert unlocker.write_document("sent/ops", value, sent, soon())
                 unlock(client, first.uuid or "", "first")
                 remove(unlocker, second)
                 assert read(other, "second", second.uuid).removal is not None

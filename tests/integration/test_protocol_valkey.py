@@ -15,7 +15,7 @@ import pytest
 
 from lockclient import ClusterMutex
 from lockclient.stores.request_types import Take
-from lockclient.stores.valkey import announcements_and_note, lua_scripts, reads
+from lockclient.stores.valkey import announcements_and_documents, lua_scripts, reads
 from lockclient.stores.valkey.errors import ErrorReply
 from lockclient.stores.valkey.keys import KeyNames
 from tests.contract.asking import holder
@@ -120,7 +120,7 @@ def test_its_keys_and_fields_are_ours(servers: Servers) -> None:
 
 def test_the_rights_cover_each_script() -> None:
     rights = set(re.findall(r"\+([a-z]+)", examples()["ACL"][0]))
-    scripts = vars(lua_scripts) | vars(reads) | vars(announcements_and_note)
+    scripts = vars(lua_scripts) | vars(reads) | vars(announcements_and_documents)
     for name, script in scripts.items():
         if isinstance(script, lua_scripts.Script):
             used = re.findall(r"redis\.call\('(\w+)'", script.source)

@@ -42,7 +42,7 @@ def test_a_killed_sender_repeats_one_message_and_bad_urls_are_logged(
             mutex = ClusterMutex("late", expected_runtime=1, auto_unlock_after=None, store=store)
             mutex.acquire()
             wait_until(lambda: webhook.messages, what="the message")
-            note = json.loads(store.read_note(Deadline.after(10)).value)
+            note = json.loads(store.read_document("note", Deadline.after(10)).value or b"")
             killed = one if f":{one.process.pid}-" in note["urls"]["ops"]["by"] else other
             killed.process.kill()
             wait_until(lambda: len(webhook.messages) > 1, what="the message again")

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from lockclient import ClusterMutex, StoreError
+from lockclient import ClusterMutex, StoreError, StoreUnavailable
+from lockclient.model.clocks import Deadline
 from lockclient.model.holder import MAX_UUID_BYTES, Holder
 from lockclient.model.removal import MAX_RECORD
+from lockclient.stores.valkey.keys import LATE_REQUEST_S
 from tests.contract.following import Watcher, remove, take, unlock
 from tests.support.locks import read, soon
 from tests.support.processes import wait_until
@@ -188,13 +190,62 @@ def test_hostile_values_are_bounded(
     )
 
 
-def test_a_note_with_a_too_large_number_is_replaced(store: ValkeyStore, servers: Servers) -> None:
-    note = {"promised": "9" * 17, "whose": "x", "number": "1", "value": "{}"}
-    words = [word for pair in note.items() for word in pair]
-    servers.command("HSET", store.keys.note, *words)
-    read_now = store.read_note(soon())
-    assert read_now.value == b"{}"
-    assert store.write_note(b"[]", read_now, soon())
+def test_a_document_with_a_too_large_number_is_replaced(
+    store: ValkeyStore, servers: Servers
+) -> None:
+    fields = {"promised": "9" * 17, "whose": "x", "number": "1", "value": "{}"}
+    words = [word for pair in fields.items() for word in pair]
+    servers.command("HSET", f"{store.keys.documents}sent/ops", *words)
+    seen = store.read_document("sent/ops", soon())
+    assert seen.value == b"{}"
+    assert store.write_document("sent/ops", b"[]", seen, soon())
+
+
+def test_a_document_expires_when_it_is_absent(store: ValkeyStore, servers: Servers) -> None:
+    key = f"{store.keys.documents}sent/ops"
+    for value in (b"", b"first", b"", b"second"):
+        assert store.write_document(
+            "sent/ops", value, store.read_document("sent/ops", soon()), soon()
+        )
+        # The deadline of a call ends once a majority has answered.
+        wait_until(lambda: len(set(servers.command("HGET", key, "number"))) == 1)
+        store.read_document("sent/ops", soon())
+        for left in servers.command("PTTL", key):
+            assert left == -1 if value else LATE_REQUEST_S - 60 < left / 1000 < LATE_REQUEST_S + 1
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True])
+def test_a_document_that_a_server_still_has_is_deleted_again(
+    store: ValkeyStore, servers: Servers, *, is_forgotten: bool
+) -> None:
+    def write(value: bytes) -> bytes | None:
+        seen = store.read_document("sent/ops", soon())
+        assert store.write_document("sent/ops", value, seen, soon())
+        wait_until(lambda: len(set(servers.command("HGET", key, "number"))) == 1)
+        return seen.value
+
+    key, first = f"{store.keys.documents}sent/ops", servers.all[0]
+    write(b"old")
+    kept = first.command("DUMP", key)
+    write(b"")
+    if is_forgotten:  # a day later
+        servers.command("DEL", key)
+    first.command("RESTORE", key, "0", kept, "REPLACE")
+    assert store.document_names(soon()) == ["sent/ops"]
+    assert write(b"") in (b"", b"old")
+    assert store.document_names(soon()) == []
+    assert store.read_document("sent/ops", soon()).value == b""
+
+
+def test_documents_are_listed_among_many_keys(store: ValkeyStore, servers: Servers) -> None:
+    servers.command("MSET", *(word for number in range(3000) for word in (f"other/{number}", "x")))
+    for name in ("note", "sent/ops"):
+        assert store.write_document(name, b"{}", store.read_document(name, soon()), soon())
+    for server in servers.all[:2]:
+        server.command("DEL", f"{store.keys.documents}note")
+    assert store.document_names(soon()) == ["note", "sent/ops"]
+    with pytest.raises(StoreUnavailable, match="must agree"):
+        store.document_names(Deadline.after(0.0))
 
 
 def subscribers(server: Server, channel: str) -> int:

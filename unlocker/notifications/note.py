@@ -41,7 +41,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from lockclient.model.fields import json_object
-from lockclient.stores.service_store import MAX_NOTE_BYTES
+from lockclient.stores.service_store import MAX_DOCUMENT_BYTES
 from unlocker.notifications.event_messages import (
     KINDS,
     MAX_LINES,
@@ -58,7 +58,7 @@ MAX_AGE_S = 86400.0
 """Seconds after which an event that was not sent yet is only counted."""
 MAX_EVENTS = 1000
 """Maximum number of events in the note: beyond it the oldest are only counted."""
-_MAX_BYTES = MAX_NOTE_BYTES * 3 // 4
+_MAX_BYTES = MAX_DOCUMENT_BYTES * 3 // 4
 """Maximum size of the note: beyond it the oldest events are only counted."""
 MAX_TAGS = 4000
 """Maximum number of tags in the note. It exceeds the number of removals that an unlocker finds when

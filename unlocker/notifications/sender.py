@@ -28,7 +28,7 @@ from typing import Protocol, TypeVar
 from lockclient.errors import ClusterMutexError, StoreUnavailable
 from lockclient.model.clocks import Deadline, Now, monotonic
 from lockclient.service.outage import Outage
-from lockclient.stores.service_store import ServiceStore
+from lockclient.stores.service_store import Document, ServiceStore
 from unlocker.notifications.apprise_recipients import Recipient
 from unlocker.notifications.event_messages import MAX_LINES, Event, Message, message_of
 from unlocker.notifications.note import (
@@ -73,11 +73,14 @@ class SharedNote:
         """On while the last change could not be written."""
 
     def refresh(self, older_than: float) -> None:
-        """Read the note if the last reading is so many seconds old; raises as `read_note`."""
+        """Read the note if the last reading is so many seconds old; raises as `read_document`."""
         with self._lock:
             if monotonic() - self._read_at >= older_than:
                 self._read_at = monotonic()
-                self.note = NotificationNote(self._store.read_note(self._deadline()).value)
+                self.note = NotificationNote(self._read(self._deadline()).value or b"")
+
+    def _read(self, deadline: Deadline) -> Document:
+        return self._store.read_document("note", deadline)
 
     def change(self, edit: Callable[[NotificationNote], _Result]) -> _Result:
         """Change the note by `edit`, which is called again if another unlocker writes meanwhile.
@@ -89,10 +92,12 @@ class SharedNote:
         try:
             with self._lock:
                 while not written:
-                    seen = self._store.read_note(deadline)
-                    note = NotificationNote(seen.value)
+                    seen = self._read(deadline)
+                    note = NotificationNote(seen.value or b"")
                     before, result, value = note.value(), edit(note), note.value()
-                    written = value == before or self._store.write_note(value, seen, deadline)
+                    written = value == before or self._store.write_document(
+                        "note", value, seen, deadline
+                    )
                     if deadline.expired() and not written:
                         raise StoreUnavailable("Other unlockers write the shared note.")
                 self._read_at, self.note = monotonic(), note

@@ -60,7 +60,7 @@ class Keys:
     def __init__(self, root: str) -> None:
         self.root = root
         self.everything = _below(f"{root}/".encode())
-        self.note = f"{root}/notifications/note".encode()
+        self.documents = _below(f"{root}/notifications/".encode())
         self.keys_of = lru_cache(maxsize=4096)(self._keys_of)
         self._locks = f"{root}/locks".encode()
         # Root, kind, name and part, each byte of the latter two percent-encoded.

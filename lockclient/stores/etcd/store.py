@@ -33,7 +33,13 @@ from lockclient.stores.etcd.wire.watch_state import News, Started, Watch, WatchE
 from lockclient.stores.etcd.wire.watch_stream import WatchStream
 from lockclient.stores.mutex_store import Capabilities, Guard, WatchEvent, WatchTarget
 from lockclient.stores.outcomes import Outcome, ReadResult
-from lockclient.stores.service_store import MAX_NOTE_BYTES, Batch, Change, Note
+from lockclient.stores.service_store import (
+    MAX_DOCUMENT_BYTES,
+    MAX_DOCUMENTS,
+    Batch,
+    Change,
+    Document,
+)
 from lockclient.threads import ending
 
 if TYPE_CHECKING:
@@ -241,17 +247,25 @@ class EtcdStore(EtcdListing):
             with as_store_error():
                 lease.revoke(deadline)
 
-    def read_note(self, deadline: Deadline) -> Note:
-        kvs = self._call(RANGE, wire.Range(key=self._keyspace.note), deadline).kvs
+    def read_document(self, name: str, deadline: Deadline) -> Document:
+        key = self._keyspace.documents[0] + name.encode()
+        kvs = self._call(RANGE, wire.Range(key=key), deadline).kvs
         if not kvs:
-            return Note(b"", 0)
-        value = kvs[0].value if len(kvs[0].value) <= MAX_NOTE_BYTES else b""
-        return Note(value, kvs[0].mod_revision)
+            return Document(b"", 0)
+        value = kvs[0].value if len(kvs[0].value) <= MAX_DOCUMENT_BYTES else None
+        return Document(value, kvs[0].mod_revision)
 
-    def write_note(self, value: bytes, seen: Note, deadline: Deadline) -> bool:
-        put = wire.Put(key=self._keyspace.note, value=value)
-        txn = _if_at(put.key, seen.version, wire.Operation(put=put))
-        return bool(self._call(TXN, txn, deadline).succeeded)
+    def write_document(self, name: str, value: bytes, seen: Document, deadline: Deadline) -> bool:
+        key = self._keyspace.documents[0] + name.encode()
+        put, delete = wire.Put(key=key, value=value), wire.Delete(key=key)
+        change = wire.Operation(put=put) if value else wire.Operation(delete=delete)
+        return bool(self._call(TXN, _if_at(key, seen.version, change), deadline).succeeded)
+
+    def document_names(self, deadline: Deadline) -> list[str]:
+        prefix, end = self._keyspace.documents
+        page = wire.Range(key=prefix, range_end=end, limit=MAX_DOCUMENTS, keys_only=True)
+        kvs = self._call(RANGE, page, deadline).kvs
+        return [kv.key[len(prefix) :].decode(errors="replace") for kv in kvs]
 
     def forget(self, change: Change, deadline: Deadline) -> bool:
         if change.kind == "code":

@@ -4,7 +4,7 @@
     <root>locks-unlockers/<id>     an unlocker's announcement, in the metadata's `said`
     <root>removed/<name>/<uuid>    the record of a removal, JSON; in short the metadata's `record`
     <root>removed/<name>/sha256:…  the same, where that would be too long; the uuid is in `of`
-    <root>notifications/note       the note of the unlockers, in the body
+    <root>notifications/<name>     a document that unlockers share, in the body
 
 An object is *a lock* if its custom metadata has `uuid`; `hostname` and the two stamps are there,
 too, and `about` without the backtrace, with texts as short as lists show them. The body is the
@@ -80,7 +80,7 @@ class ObjectNames(SegmentNames):
 
     def __init__(self, root: str) -> None:
         super().__init__(f"{root}locks/", f"{root}locks-unlockers/", f"{root}removed/")
-        self.note = f"{root}notifications/note"
+        self.documents = f"{root}notifications/"
         self.live = f"{root}locks"
         """The common beginning of locks and announcements: one listing has both."""
 

@@ -180,6 +180,10 @@ class ObjectListing:
                 if name is not None and state.uuid is not None and state.decision is None:
                     yield name
 
+    def documents(self, deadline: Deadline) -> Iterator[str]:
+        for page in self._objects(self._names.documents, deadline, whole=False):
+            yield from (path.removeprefix(self._names.documents) for path, _ in page)
+
     def newest_announcement_age(self, deadline: Deadline) -> float:
         """Return the seconds since the last heartbeat of any unlocker; 0: one runs, inf: none did.
 

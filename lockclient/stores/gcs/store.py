@@ -22,7 +22,13 @@ from lockclient.stores.gcs.requests import GcsRequestExecutor
 from lockclient.stores.gcs.wire.access_tokens import checked_credentials
 from lockclient.stores.gcs.wire.http_client import HttpClient
 from lockclient.stores.mutex_store import Capabilities
-from lockclient.stores.service_store import MAX_NOTE_BYTES, NAMES_TO_SORT, Change, Note
+from lockclient.stores.service_store import (
+    MAX_DOCUMENT_BYTES,
+    MAX_DOCUMENTS,
+    NAMES_TO_SORT,
+    Change,
+    Document,
+)
 
 
 class GcsStore(PolledStore):
@@ -58,7 +64,6 @@ class GcsStore(PolledStore):
         self._names = ObjectNames(self.location.root)
         self._listing = ObjectListing(self._client, self._names)
         self._polling = Polling(self._listing, self.background.patient)
-        self._note = Note(b"", 0)
         expiry = Expiry(self._listing) if self.location.expire else None
         self._do = GcsRequestExecutor(self._client, expiry).do
 
@@ -83,22 +88,26 @@ class GcsStore(PolledStore):
         self._listing.announced = "", 0.0  # first: a poll that runs meanwhile may not find it
         self._guarded(deadline).delete(self._names.announcement(unlocker))
 
-    # ------------------------------------------------------------ note
+    # ------------------------------------------------------------ documents
 
-    def read_note(self, deadline: Deadline) -> Note:
-        """See `ServiceStore.read_note`; the body is read if the version is a new one."""
-        objects, name = self._guarded(deadline), self._names.note
-        while (version := objects.version(name)).revision != self._note.version:
-            body = objects.body(name, version, MAX_NOTE_BYTES) if version != ABSENT else b""
-            if body is not None:  # else another unlocker wrote between the two requests
-                value = body if len(body) <= MAX_NOTE_BYTES else b""
-                self._note = Note(value, version.revision)
-                break
-        return self._note
+    def read_document(self, name: str, deadline: Deadline) -> Document:
+        objects, path, body = self._guarded(deadline), self._names.documents + name, None
+        while body is None:  # another unlocker wrote between the two requests
+            version = objects.version(path)
+            body = objects.body(path, version, MAX_DOCUMENT_BYTES) if version != ABSENT else b""
+        return Document(body if len(body) <= MAX_DOCUMENT_BYTES else None, version.revision)
 
-    def write_note(self, value: bytes, seen: Note, deadline: Deadline) -> bool:
+    def write_document(self, name: str, value: bytes, seen: Document, deadline: Deadline) -> bool:
+        objects, path = self._guarded(deadline), self._names.documents + name
         version = Version.from_revision(seen.version)
-        return self._guarded(deadline).put(self._names.note, {}, value, version) is not None
+        if value:
+            return objects.put(path, {}, value, version) is not None
+        if version == ABSENT:  # no deletion says whether the object was absent
+            return objects.version(path) == ABSENT
+        return objects.delete(path, version)
+
+    def document_names(self, deadline: Deadline) -> list[str]:
+        return list(islice(self._listing.documents(deadline), MAX_DOCUMENTS))
 
     def forget(self, change: Change, deadline: Deadline) -> bool:
         if change.kind == "removed":

@@ -7,7 +7,7 @@
     <root>/withdrawn/<name>/<uuid>   a tombstone: takes of this uuid up to that number do nothing
     <root>/removed/<name>/<uuid>     the record of a removal, JSON
     <root>/unlockers/<id>            an unlocker's announcement: a hash, which expires
-    <root>/notifications/note        the note of the unlockers: a hash, see `announcements_and_note`
+    <root>/notifications/<name>      a document of unlockers: a hash, `announcements_and_documents`
     <root>/released/<name>           a channel, no key: a message there reports a release
 
 A lock is one key: it exists as a whole or not at all. It is a hash, not JSON: its fields are the
@@ -59,7 +59,7 @@ class KeyNames(SegmentNames):
         self.unlocker_index = f"{root}/unlockers"
         self.record_index = f"{root}/removed"
         self.server = f"{root}/server"
-        self.note = f"{root}/notifications/note"
+        self.documents = f"{root}/notifications/"
         self.all = f"{root}/"
         self.channels = f"{root}/released/*"
         """The pattern of all channels: neither a name nor the root contains a star."""

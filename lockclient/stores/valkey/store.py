@@ -15,9 +15,9 @@ from lockclient.stores.common.polling import Polling
 from lockclient.stores.common.store_lifecycle import CLEAN_UP_TIMEOUT_S
 from lockclient.stores.findings import Finding, Voter
 from lockclient.stores.mutex_store import Capabilities
-from lockclient.stores.service_store import Change, Note
+from lockclient.stores.service_store import Change, Document
 from lockclient.stores.valkey import diagnosis
-from lockclient.stores.valkey.announcements_and_note import Unlockers
+from lockclient.stores.valkey.announcements_and_documents import Unlockers
 from lockclient.stores.valkey.keys import KeyNames
 from lockclient.stores.valkey.listing import KeyListing
 from lockclient.stores.valkey.location import ValkeyLocation
@@ -89,11 +89,14 @@ class ValkeyStore(PolledStore):
     def withdraw_announcement(self, unlocker: str, deadline: Deadline) -> None:
         self._unlockers.withdraw_announcement(unlocker, deadline)
 
-    def read_note(self, deadline: Deadline) -> Note:
-        return self._unlockers.read_note(deadline)
+    def read_document(self, name: str, deadline: Deadline) -> Document:
+        return self._unlockers.read_document(name, deadline)
 
-    def write_note(self, value: bytes, seen: Note, deadline: Deadline) -> bool:
-        return self._unlockers.write_note(value, seen, deadline)
+    def write_document(self, name: str, value: bytes, seen: Document, deadline: Deadline) -> bool:
+        return self._unlockers.write_document(name, value, seen, deadline)
+
+    def document_names(self, deadline: Deadline) -> list[str]:
+        return self._unlockers.document_names(deadline)
 
     def forget(self, change: Change, deadline: Deadline) -> bool:
         """See `ServiceStore.forget`: a record's uuid is spent, so no client writes it again.

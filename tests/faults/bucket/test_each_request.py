@@ -19,7 +19,7 @@ from lockclient.testing import MemoryStore
 from tests.contract.asking import NAME, holder, removal
 from tests.support.bucket.server import DROP, LATE, LOSE, REPEAT, TWICE, Asked, BucketServer, Fault
 from tests.support.bucket_store import OBJECT
-from tests.support.locks import ask, has, read, take
+from tests.support.locks import ask, has, read, soon, take
 
 FAULTS = (LOSE, DROP, LATE, TWICE, REPEAT, 503, 409, 429)
 WRITES_ONLY = (LATE, TWICE, REPEAT, 409)
@@ -96,6 +96,21 @@ def test_each_request_is_done_once_with_a_known_outcome(
             assert isinstance(lost, NotHolder)
             assert lost.removal == kept
         ask(other, Withdraw(NAME, has(other) or ""))  # the next one finds the lock free
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_document_is_written_once(
+    server: BucketServer, store: ServiceStore, other: ServiceStore, fault: str | int
+) -> None:
+    for value in (b"first", b"second", b"", b"third"):
+        seen = store.read_document("sent/ops", soon())
+        server.fault("POST" if value else "DELETE", fault)
+        is_written = store.write_document("sent/ops", value, seen, soon())
+        assert is_written or fault in (LOSE, REPEAT)
+        for _ in range(2):  # before and after late requests have arrived
+            assert other.read_document("sent/ops", soon()).value == value
+            assert not other.write_document("sent/ops", b"late", seen, soon())
+            assert set(server.deliver()) <= {404, 412}
 
 
 @pytest.mark.parametrize("fault", [LATE, TWICE])

@@ -79,7 +79,7 @@ def test_folders_has_each_folder_of_each_store() -> None:
     keys = Keys("/r")
     of_lock = keys.keys_of("n")
     etcd = [keys.everything[0] + kind.encode() for kind in get_args(Kind)]
-    etcd += [keys.note, keys.unlocker("u"), keys.code("c"), of_lock.lock[0]]
+    etcd += [keys.documents[0], keys.unlocker("u"), keys.code("c"), of_lock.lock[0]]
     etcd += [of_lock.queue[0], of_lock.removed, of_lock.withdrawn]
     found = {key.removeprefix(b"/r/").split(b"/")[0].decode() for key in etcd}
     for names in (ObjectNames("r/"), KeyNames("r")):

@@ -7,7 +7,7 @@ from itertools import chain
 
 import pytest
 
-from lockclient.stores.service_store import MAX_NOTE_BYTES
+from lockclient.stores.service_store import MAX_DOCUMENT_BYTES
 from unlocker.notifications.event_messages import (
     AUTO_UNLOCKED,
     PAST_ALERT,
@@ -159,7 +159,7 @@ def test_the_note_is_bounded_and_keeps_the_newest_events() -> None:
         while send(note):
             pass
     dropped += note.add([alert("last")])
-    assert len(note.value()) < MAX_NOTE_BYTES
+    assert len(note.value()) < MAX_DOCUMENT_BYTES
     assert len(note.events) <= MAX_EVENTS
     assert note.events[-1].name == "last.1"
     assert note.recipients["away"].more[PAST_ALERT] + len(note.owed("away")) == 1501

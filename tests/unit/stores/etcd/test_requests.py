@@ -117,6 +117,6 @@ def test_each_request_is_covered_and_each_grant_is_used(kind: str) -> None:
     written = {part.put.key for part in parts if part.HasField("put")}
     written |= {part.delete.key for part in parts if part.HasField("delete")}
     assert all(key.startswith(b"/r/") for key in compared | read | written)
-    # `announce` and `write_note` are no requests of a mutex.
+    # `announce` and `write_document` are no requests of a mutex.
     own = {"unlockers", "notifications"} if kind == "unlocker" else set()
     assert {key.decode().split("/")[2] for key in written} | own == set(WRITES[kind])

@@ -1,10 +1,17 @@
-"""Unlockers' announcements, the note that they share, and their walk for index entries.
+"""Unlockers' announcements, documents that they share, and their walk for index entries.
 
-The note is changed by CASPaxos. A reader has a majority promise to accept nothing with a lower
-number than its own; each answers with its note, and the one with the highest number counts. The
-reader writes its new note under the promised number, and the note is valid when a majority accepted
-it. The next reader finds every note that stood, since two majorities share a server. It may find
+Each document is changed by CASPaxos. A reader has a majority promise to accept nothing with a lower
+number than its own; each answers with its value, and the one with the highest number counts. The
+reader writes its new value under the promised number, and that is valid when a majority accepted
+it. The next reader finds every value that stood, since two majorities share a server. It may find
 one that a minority accepted, which becomes valid if the reader writes it again.
+
+An empty value deletes a document. A key without a value expires a day after its last promise or
+write. No request arrives that late, and a server accepts no value without its promise to the
+writer. So a forgotten promise lets no earlier request in; and numbers are times, so that later
+values have higher ones. But a server that the deletion has not reached keeps the old value. If
+nobody deletes the document again within that day, the old value is read again, and the document is
+to be deleted once more. A value that a majority has accepted is never forgotten.
 
 Once an hour an unlocker walks each server's keyspace and adds index entries for keys that were
 written by hand.
@@ -16,13 +23,14 @@ import math
 import secrets
 import threading
 import time
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
 from lockclient.model.clocks import Deadline, monotonic
-from lockclient.stores.service_store import MAX_NOTE_BYTES, Note
+from lockclient.stores.service_store import MAX_DOCUMENT_BYTES, MAX_DOCUMENTS, Document
 from lockclient.stores.valkey import errors
-from lockclient.stores.valkey.keys import milliseconds, number_of
+from lockclient.stores.valkey.keys import LATE_REQUEST_S, milliseconds, number_of
 from lockclient.stores.valkey.lua_scripts import DELETE, Answers, Command, writing_script
 from lockclient.stores.valkey.voting.quorum import decoded
 from lockclient.stores.valkey.voting.rounds import ROUND_PAUSES_S, Plan, Rounds
@@ -47,7 +55,8 @@ end
 return {'announced'}
 """)
 PROMISE: Final = writing_script("""
--- KEYS server, note; ARGV run, terms, number, the reader's nonce, the most bytes of the value
+-- KEYS server, document; ARGV run, terms, number, the reader's nonce, the most bytes of the value,
+-- the lifetime of a promise without a value in milliseconds
 local has = redis.call('HMGET', KEYS[2], 'promised', 'whose', 'number', 'value')
 local promised, number = tonumber(has[1]) or 0, tonumber(ARGV[3])
 -- Another program may have written any number: one that no reader can exceed is replaced.
@@ -56,20 +65,24 @@ if promised > number or (promised == number and has[2] ~= ARGV[4]) then
     return {'promised_another', has[1]}
 end
 redis.call('HSET', KEYS[2], 'promised', ARGV[3], 'whose', ARGV[4])
+if (has[4] or '') == '' then redis.call('PEXPIRE', KEYS[2], ARGV[6]) end
 return {'promised', has[3] or '0', string.sub(has[4] or '', 1, tonumber(ARGV[5]) + 1)}
 """)
 
 WRITE_PROMISED: Final = writing_script("""
--- KEYS server, note; ARGV run, terms, the promised number, the reader's nonce, the value
+-- KEYS server, document; ARGV run, terms, the promised number, the reader's nonce, the value, the
+-- lifetime of an empty one in milliseconds
 local has = redis.call('HMGET', KEYS[2], 'promised', 'whose')
 if has[1] ~= ARGV[3] or has[2] ~= ARGV[4] then return {'promised_another'} end
 redis.call('HSET', KEYS[2], 'number', ARGV[3], 'value', ARGV[5])
+if ARGV[5] == '' then redis.call('PEXPIRE', KEYS[2], ARGV[6])
+else redis.call('PERSIST', KEYS[2]) end
 return {'written'}
 """)
 
 
 class Unlockers:
-    """Announcements, the note and index entries, on all servers.
+    """Announcements, documents and index entries, on all servers.
 
     Args:
         rounds: asks them.
@@ -83,6 +96,8 @@ class Unlockers:
         self._is_refusal_logged = False
         self._lock = threading.Lock()
         self._announced = self._promised = 0
+        self._written: dict[str, int] = {}
+        """By document the last number under which this process has sent a value."""
         self._nonce = secrets.token_hex(8)  # distinguishes this process's numbers from others'
 
     def announce(self, unlocker: str, text: str, ttl: float, deadline: Deadline) -> None:
@@ -108,43 +123,78 @@ class Unlockers:
         command = Command(DELETE, (rounds.keys.announcement(unlocker),), ())
         rounds.call(Plan(command, rounds.is_majority, lambda *_: None), deadline)
 
-    # ------------------------------------------------------------ the note
+    # ------------------------------------------------------------ documents
 
-    def read_note(self, deadline: Deadline) -> Note:
+    def read_document(self, name: str, deadline: Deadline) -> Document:
         rounds, pauses = self._rounds, Backoff(*ROUND_PAUSES_S)
         while True:
             with self._lock:
                 number = self._promised = max(self._promised + 1, time.time_ns() // 10**6)
-            keys = rounds.keys.server, rounds.keys.note
-            command = Command(PROMISE, keys, (str(number), self._nonce, str(MAX_NOTE_BYTES)))
+            command = Command(
+                PROMISE,
+                (rounds.keys.server, rounds.keys.documents + name),
+                (str(number), self._nonce, str(MAX_DOCUMENT_BYTES), milliseconds(LATE_REQUEST_S)),
+            )
             plan = Plan(command, rounds.quorum.decides("promised"), partial(self._read, number))
-            if (note := rounds.call(plan, deadline)) is not None:
-                return note
+            if (found := rounds.call(plan, deadline)) is not None:
+                return found
             time.sleep(pauses.next())
 
-    def _read(self, number: int, answers: Answers, _resent: bool) -> Note | None:
-        """Return the note; None: a higher number was promised to another reader."""
+    def _read(self, number: int, answers: Answers, _resent: bool) -> Document | None:
+        """Return the document; None: a higher number was promised to another reader."""
         if self._rounds.quorum.agrees(answers, "promised"):
             replies = (reply.rest for reply in answers.values() if reply.kind == "promised")
             _, value = max((number_of(number, 16), value) for number, value in replies)
-            return Note(value if len(value) <= MAX_NOTE_BYTES else b"", number)
+            return Document(value if len(value) <= MAX_DOCUMENT_BYTES else None, number)
         others = (reply.rest[0] for reply in answers.values() if reply.kind != "promised")
         with self._lock:  # another thread may have taken a higher number meanwhile
             self._promised = max(self._promised, *(number_of(other, 16) for other in others))
         return None
 
-    def write_note(self, value: bytes, seen: Note, deadline: Deadline) -> bool:
+    def write_document(self, name: str, value: bytes, seen: Document, deadline: Deadline) -> bool:
         rounds, quorum = self._rounds, self._rounds.quorum
+        with self._lock:  # two values under one number could each be on some servers
+            if seen.version <= self._written.get(name, 0):
+                return False
+            self._written[name] = seen.version
         command = Command(
             WRITE_PROMISED,
-            (rounds.keys.server, rounds.keys.note),
-            (str(seen.version), self._nonce, value.decode()),
+            (rounds.keys.server, rounds.keys.documents + name),
+            (str(seen.version), self._nonce, value.decode(), milliseconds(LATE_REQUEST_S)),
         )
 
         def read(answers: Answers, _resent: bool) -> bool:
             return quorum.agrees(answers, "written")
 
         return rounds.call(Plan(command, quorum.decides("written"), read), deadline)
+
+    def document_names(self, deadline: Deadline) -> list[str]:
+        """Return the names that any server has with a value: such a key does not expire.
+
+        Scans all keys of each server; until the next deletion a server may have a deleted document.
+        """
+        rounds, names = self._rounds, set[str]()
+        failures = dict[int, errors.VoteFailure]()
+        for i, (_, server) in enumerate(rounds.servers.open_all()):
+            try:
+                if isinstance(server, errors.VoteFailure):
+                    failures[i] = server
+                else:
+                    names.update(self._documents_of(server, deadline))
+            except errors.FAILED as error:
+                failures[i] = errors.classify(error)
+        if len(failures) > rounds.quorum.servers - rounds.quorum.majority:
+            raise errors.no_majority(rounds.location, failures, unknown=False)
+        return sorted(names)[:MAX_DOCUMENTS]
+
+    def _documents_of(self, server: Connection, deadline: Deadline) -> Iterator[str]:
+        prefix = self._rounds.keys.documents
+        for page in server.scan(("SCAN",), "MATCH", f"{prefix}*"):
+            if deadline.expired():
+                raise TimeoutError
+            for key in page:
+                if server.command("PTTL", name := decoded(key)) == -1:
+                    yield name.removeprefix(prefix)
 
     # ------------------------------------------------------------ the index
 
