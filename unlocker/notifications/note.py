@@ -73,8 +73,9 @@ _BLANK = {key: getattr(Event("", "", "", 0.0), name) for key, name in _ATTRIBUTE
 is_recipient_name = re.compile(r"[A-Za-z0-9._-]{1,32}").fullmatch
 """Match a text that can be the name of a recipient."""
 
-SENT, REFUSED, UNANSWERED = "sent", "refused", "unanswered"
-"""Outcomes of an attempt."""
+SENT, REFUSED, BUSY, UNANSWERED = "sent", "refused", "busy", "unanswered"
+"""Outcomes of an attempt. `BUSY`: it was answered 429 or 5xx, whatever the text. `UNANSWERED`: the
+message may have been accepted."""
 
 
 @dataclass(slots=True)

@@ -32,6 +32,7 @@ from lockclient.stores.service_store import Document, ServiceStore
 from unlocker.notifications.apprise_recipients import Recipient
 from unlocker.notifications.event_messages import MAX_LINES, Event, Message, message_of
 from unlocker.notifications.note import (
+    BUSY,
     REFUSED,
     SENT,
     UNANSWERED,
@@ -245,6 +246,7 @@ class Sender:
         is_full = sum(bool(event.line) for event in events) >= MAX_LINES
         self.failing_since = self.failing_since or monotonic()
         outcome = self._recipient.deliver(message)
+        outcome = REFUSED if outcome == BUSY else outcome
         self._sent_at, self.works = monotonic(), outcome == SENT
         longer = min(MAX_PAUSE_S, max(MIN_PAUSE_S, 2 * self._pause_s))
         self._pause_s = MIN_PAUSE_S if is_calm or is_full or not self.works else longer

@@ -5,6 +5,8 @@ from __future__ import annotations
 import email
 import json
 import re
+import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,11 +22,21 @@ from xml.sax.saxutils import unescape
 import pytest
 import requests
 
+from lockclient.model.clocks import monotonic
 from lockclient.model.holder import Holder
+from tests.support.recipients import (
+    TOKEN,
+    ChatServer,
+    MailServer,
+    RecipientServer,
+    WebServer,
+    dropping_host,
+    each_kind,
+)
 from tests.support.web_server import serving
 from unlocker.notifications.apprise_recipients import MAX_URLS, Recipient, recipients_of
 from unlocker.notifications.event_messages import Message
-from unlocker.notifications.note import REFUSED, SENT, UNANSWERED
+from unlocker.notifications.note import BUSY, REFUSED, SENT, UNANSWERED
 
 pytest.importorskip("apprise", reason="no apprise: the extra notify")
 pytestmark = [  # apprise's own
@@ -98,16 +110,28 @@ def test_no_more_urls_are_accepted_than_the_note_keeps() -> None:
     assert (len(found), len(faults)) == (MAX_URLS, 2)
 
 
-@pytest.mark.parametrize(("query", "answer_s"), [("", 32.0), ("?rto=99", 60.0), ("?rto=3", 3.0)])
+@pytest.mark.parametrize(
+    ("query", "answer_s"),
+    [("", 32.0), ("?rto=99", 60.0), ("?rto=3", 3.0), ("?rto=-1", 32.0), ("?rto=nan", 32.0)],
+)
 def test_the_url_sets_the_answer_timeout(query: str, answer_s: float) -> None:
     assert recipient_of(f"json://127.0.0.1/x{query}").answer_timeout_s == answer_s
 
 
+# ---------------------------------------------------------------- outcomes
+
+
+def outcome(server: RecipientServer, limit_s: float = 1.0) -> str:
+    """Return the outcome of a message, which may take `limit_s` to be answered."""
+    separator = "&" if "?" in server.url else "?"
+    return recipient_of(f"{server.url}{separator}rto={limit_s}").deliver(MESSAGE)
+
+
 @pytest.mark.parametrize(
     ("done", "takes_s", "how"),
-    [(True, 0.0, SENT), (False, 0.0, REFUSED), (False, 0.25, UNANSWERED)],
+    [(True, 0.0, SENT), (True, 0.25, SENT), (False, 0.0, REFUSED), (False, 0.25, UNANSWERED)],
 )
-def test_a_quick_failure_is_a_refusal_and_a_slow_one_no_answer(
+def test_of_a_connection_of_its_own_only_the_time_is_known(
     done: bool, takes_s: float, how: str
 ) -> None:
     def send(_: Message) -> bool:
@@ -115,6 +139,158 @@ def test_a_quick_failure_is_a_refusal_and_a_slow_one_no_answer(
         return done
 
     assert Recipient("x", send, 0.2).deliver(MESSAGE) == how
+
+
+SERVERS = [WebServer, ChatServer, MailServer]
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_an_answer_before_the_limit_is_one(kind: type[RecipientServer]) -> None:
+    """It may take longer than the limit to connect: a mail server needs 15 s of 32 s."""
+    with kind(name="slow", answer_s=3.0) as server:
+        assert outcome(server, 4.5) == SENT
+    assert [message.title for message in server.messages] == ["t"]
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_no_answer_is_no_refusal(kind: type[RecipientServer]) -> None:
+    with kind(name="silent", never_answers=True) as server:
+        assert outcome(server) == UNANSWERED
+    assert len(server.messages) == 1
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_connection_that_breaks_late_is_no_refusal(kind: type[RecipientServer]) -> None:
+    with kind(name="drops", is_dropping=True, answer_s=0.7) as server:
+        assert outcome(server) == UNANSWERED
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+@pytest.mark.parametrize("is_down", [True, False])
+def test_a_connection_that_fails_or_breaks_at_once_took_nothing(
+    kind: type[RecipientServer], is_down: bool
+) -> None:
+    """The latter is what a proxy does without a server behind it."""
+    with kind(name="drops", is_dropping=True) as server:
+        if is_down:
+            server.go_down()
+        assert outcome(server, 5.0) == REFUSED
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="drops are made by Linux's full queues")
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_host_that_drops_connections_took_nothing(kind: type[RecipientServer]) -> None:
+    with kind(name="dark") as server, dropping_host() as port:
+        server.port = port
+        begun = monotonic()
+        assert outcome(server, 6.0) == REFUSED
+        assert monotonic() - begun < 5.9  # the limit to connect is shorter
+
+
+def test_a_host_that_never_finishes_tls_took_nothing() -> None:
+    with MailServer(name="no TLS", greets=False) as server:
+        assert recipient_of(f"jsons://127.0.0.1:{server.port}?rto=6").deliver(MESSAGE) == REFUSED
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_text_is_refused(kind: type[RecipientServer]) -> None:
+    with kind(name="strict", refused_text=MESSAGE.body) as server:
+        assert outcome(server, 5.0) == REFUSED
+    assert [message.status for message in server.rejected] == [400]
+    assert not server.messages
+
+
+def test_a_refusal_by_a_web_server_is_one_even_if_it_takes_long() -> None:
+    with WebServer(name="slow", answer_s=1.2, refused_text=MESSAGE.body) as server:
+        assert outcome(server, 2.0) == REFUSED
+
+
+@pytest.mark.parametrize("kind", [WebServer, ChatServer])
+@pytest.mark.parametrize(("status", "takes_s"), [(429, 0.0), (500, 0.0), (503, 1.2)])
+def test_a_busy_server_does_not_blame_the_text(
+    kind: type[RecipientServer], status: int, takes_s: float
+) -> None:
+    with kind(name="busy", busy_status=status, answer_s=takes_s) as server:
+        assert outcome(server, 2.0) == BUSY
+        server.busy_status, server.answer_s = 0, 0.0
+        assert outcome(server, 5.0) == SENT
+        server.refused_text = MESSAGE.body
+        assert outcome(server, 5.0) == REFUSED
+
+
+LONG = Message("t", "\n".join("x" * 300 for _ in range(40)), good=False)
+"""For a chat a message of several parts."""
+
+
+def test_a_part_without_an_answer_counts_though_the_next_ones_are_answered() -> None:
+    taken = 0
+
+    def answer(_: bytes) -> tuple[int, str]:
+        nonlocal taken
+        taken += 1
+        if taken == 1:
+            time.sleep(1.5)
+        return 200, ""
+
+    with serving(answer) as host:
+        assert recipient_of(f"mmost://{host}/{TOKEN}?rto=1").deliver(LONG) == UNANSWERED
+    assert taken > 2
+
+
+def test_a_refused_part_after_slow_ones_is_a_refusal() -> None:
+    taken = 0
+
+    def answer(_: bytes) -> tuple[int, str]:
+        nonlocal taken
+        taken += 1
+        time.sleep(0.5)
+        return (200 if taken < 3 else 400), ""
+
+    with serving(answer) as host:
+        assert recipient_of(f"mmost://{host}/{TOKEN}?rto=1.4").deliver(LONG) == REFUSED
+    assert taken > 2
+
+
+def test_a_chat_refuses_what_is_no_message() -> None:
+    with ChatServer(name="chat", max_chars=10) as server:
+        assert outcome(server, 5.0) == SENT
+        too_long = json.dumps({"text": "title\nlonger text"})
+        for wrong in ('{"text": ""}', '{"text": 5}', "[]", "text", too_long):
+            url = f"http://127.0.0.1:{server.port}/hooks/{TOKEN}"
+            assert requests.post(url, data=wrong, timeout=30).status_code == 400
+    assert [message.body for message in server.messages] == [MESSAGE.body]
+
+
+def test_one_of_each_kind_behaves_like_its_name() -> None:
+    with each_kind(10) as servers:
+        servers["slow-mail"].answer_s = servers["slow-mail-2"].answer_s = 1.5
+        servers["refuses-one-text"].refused_text = MESSAGE.body
+        assert {name: outcome(server, 3.0) for name, server in servers.items()} == {
+            "webhook": SENT,
+            "chat": SENT,
+            "slow-mail": SENT,
+            "refuses-one-text": REFUSED,
+            "is-busy": BUSY,
+            "never-answers": UNANSWERED,
+            "is-down": REFUSED,
+            "webhook-2": SENT,
+            "chat-2": SENT,
+            "slow-mail-2": SENT,
+        }
+        servers["is-down"].come_up()
+        assert outcome(servers["is-down"], 5.0) == SENT
+    assert {name for name, server in servers.items() if server.messages} == {
+        *(name for name in servers if name not in ("refuses-one-text", "is-busy"))
+    }
+
+
+def test_other_connections_of_the_program_are_left_alone() -> None:
+    recipient_of("json://127.0.0.1/x")
+    with (
+        WebServer(name="other") as server,
+        socket.create_connection(("127.0.0.1", server.port), timeout=7) as connection,
+    ):
+        assert connection.gettimeout() == 7
 
 
 # ---------------------------------------------------------------- answers
