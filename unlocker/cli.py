@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Sequence
+from math import inf
 
 import click
 from prometheus_client import disable_created_metrics
@@ -23,10 +24,13 @@ from lockclient.service.service_flags import (
     store_of,
 )
 from lockclient.stores.settings import Settings
+from lockclient.text.durations import parse_duration
 from lockclient.text.url import is_loopback
 from unlocker.http_app import create_app
-from unlocker.notifications.apprise_recipients import recipients_of
+from unlocker.notifications.apprise_recipients import Recipient, recipients_of
+from unlocker.notifications.message import Writer
 from unlocker.notifications.notifier import Notifier
+from unlocker.notifications.sender import Pace
 from unlocker.record_cleanup import MAX_RECORDS
 from unlocker.unlocker import MAX_REMOVALS, Unlocker
 
@@ -41,6 +45,31 @@ def read_limit(text: str) -> int | None:
     if not (limit.isascii() and limit.isdecimal() and 0 < int(limit) < 10**9):
         raise ValueError(f"{text!r} is neither a number from 1 on nor `off`.")
     return int(limit)
+
+
+def read_pace(text: str) -> tuple[float, float]:
+    """Return two durations, as seconds."""
+    first, interval = _two_durations(text)
+    if interval < 1:
+        raise ValueError("Between two messages to a recipient is at least a second.")
+    return first, interval
+
+
+def read_reminders(text: str) -> tuple[float, float]:
+    """Return two durations, as seconds; for `off` infinite ones."""
+    if text.strip().lower() == "off":
+        return inf, inf
+    critical, other = _two_durations(text)
+    if min(critical, other) < 60:
+        raise ValueError("Between two reminders is at least a minute.")
+    return critical, other
+
+
+def _two_durations(text: str) -> tuple[float, float]:
+    durations = [parse_duration(part) for part in text.split(",")]
+    if len(durations) != 2 or max(durations) > 366 * 86400:
+        raise ValueError(f"{text[:40]!r} is not two durations, like 10s,30s.")
+    return durations[0], durations[1]
 
 
 @click.command(
@@ -76,6 +105,30 @@ def read_limit(text: str) -> int | None:
     "spaces. Needs the extra `notify`.",
 )
 @click.option(
+    "--notify-pace",
+    metavar="FIRST,INTERVAL",
+    type=Parsed("durations", read_pace),
+    default="10s,30s",
+    show_default=True,
+    help="How long news are gathered before the first message, and the least time from one message "
+    "to a recipient to the next.",
+)
+@click.option(
+    "--notify-reminders",
+    metavar="CRITICAL,ELSE|off",
+    type=Parsed("durations", read_reminders),
+    default="4h,24h",
+    show_default=True,
+    help="After how long people are reminded of what is still wrong: if any of it is critical, and "
+    "else. `off`: never.",
+)
+@click.option(
+    "--dashboard-url",
+    metavar="URL",
+    default="",
+    help="The dashboard's URL, for notifications.",
+)
+@click.option(
     "--keep-removals",
     metavar="N|off",
     type=Parsed("number", read_limit),
@@ -94,6 +147,9 @@ def main(
     allowed_host: str | None,
     max_removals: int | None,
     urls: tuple[str, ...],
+    notify_pace: tuple[float, float],
+    notify_reminders: tuple[float, float],
+    dashboard_url: str,
     keep_removals: int | None,
 ) -> None:
     """Watch all locks, alert on silent ones and remove abandoned ones.
@@ -104,7 +160,9 @@ def main(
     hosts = hosts_of(allowed_host) | {socket.gethostname().lower()}
     configure_logging(log_level, log_format)
     disable_created_metrics()  # type: ignore[no-untyped-call]  # else one more for each counter
-    notifier, complete = _notifier(urls, settings)
+    recipients, complete = _recipients(urls)
+    writer = Writer(settings.where, dashboard_url)
+    notifier = Notifier(recipients, writer, Pace(*notify_pace, *notify_reminders))
     end = EndSignal()
     unlocker = Unlocker(
         store_of(settings, poll),
@@ -136,8 +194,8 @@ def main(
     serve(end, server, unlocker.supervise, unlocker.stop)
 
 
-def _notifier(urls: Sequence[str], settings: Settings) -> tuple[Notifier, bool]:
-    """Return the notifier, and whether all URLs work.
+def _recipients(urls: Sequence[str]) -> tuple[Sequence[Recipient], bool]:
+    """Return the recipients, and whether all URLs work.
 
     With bad URLs the service starts all the same: in a crash loop, nobody would watch the locks.
     Texts of libraries about a URL are not repeated, as they may quote a password.
@@ -154,4 +212,4 @@ def _notifier(urls: Sequence[str], settings: Settings) -> tuple[Notifier, bool]:
             len(urls),
             extra={"event": "notifications-off"},
         )
-    return Notifier(recipients, settings.where), not faults
+    return recipients, not faults

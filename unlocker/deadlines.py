@@ -22,6 +22,7 @@ from unlocker.alert_and_removal_times import DueTimes, due_times
 _MAX_STALE_ENTRIES = 1000
 """Stale heap entries, beyond one for each lock, before they are cleared."""
 
+TOO_LONG, CARRIED_OVER = "held-too-long", "carried-over"
 CARRIED_OVER_AFTER_S = 60.0
 """A lock counts as carried over if its `auto_unlock_at` is more than this many seconds ago."""
 
@@ -196,6 +197,24 @@ class Deadlines:
             if end and alive_at and (over := alive_at - end + now - row.seen_at) > 0:
                 found.append((row.holder, over))
         return sorted(found, key=lambda item: -item[1])
+
+    def wrong(self, now: float) -> dict[str, list[Holder]]:
+        """Return the holders of the locks that are not OK, by what is wrong with them.
+
+        That is one of `STATES`, `TOO_LONG` or `CARRIED_OVER`. A lock may have several, and all that
+        went past their alert have `ALERT`.
+
+        Args:
+            now: the monotonic time.
+        """
+        self.carried_over(now)
+        with self._lock:
+            names = {**self._by_state, ALERT: self._alerted, CARRIED_OVER: self._carried_over}
+            found = {
+                what: [self._items[name].row.holder for name in each]
+                for what, each in names.items()
+            }
+        return found | {TOO_LONG: [holder for holder, _ in self.held_too_long(now)]}
 
     def needs_clock_check(self) -> bool:
         """Return whether the next clock check may decide about a lock."""

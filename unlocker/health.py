@@ -49,8 +49,8 @@ class Health:
     freshness: Freshness
     jobs: Jobs
     metrics: Metrics
-    swept_at: float = field(default_factory=monotonic)
-    announced_at: float = field(default_factory=monotonic)
+    swept_at: float = field(default_factory=lambda: monotonic())
+    announced_at: float = field(default_factory=lambda: monotonic())
     out_of_space: bool = False
     _refusal: str = ""
     _full_at: float = -math.inf

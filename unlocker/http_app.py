@@ -36,7 +36,8 @@ def create_app(unlocker: Unlocker, hosts: Collection[str] = ()) -> Flask:
         return _text(well) if trouble is None else _text(trouble, status=503)
 
     def ready() -> str:
-        return f"ready. {unlocker.clock_warning}" if unlocker.clock_warning else "ready"
+        warning = unlocker.warning()
+        return f"ready. {warning}" if warning else "ready"
 
     app.add_url_rule(ALIVE, "healthz", lambda: probed("alive", unlocker.is_live()))
     app.add_url_rule(READY, "readyz", lambda: probed(ready(), unlocker.is_ready()))

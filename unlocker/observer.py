@@ -1,4 +1,4 @@
-"""Observes the table's changes: counts them in metrics, logs them, and notifies people."""
+"""Observes the table's changes: counts them in metrics, and logs them."""
 
 from __future__ import annotations
 
@@ -6,38 +6,23 @@ import logging
 import time
 from dataclasses import dataclass
 
-from lockclient.model.clocks import Now, monotonic
+from lockclient.model.clocks import Now
 from lockclient.model.holder import Holder
-from lockclient.model.removal import AUTO_UNLOCK, FORCE_UNLOCK, Removal
+from lockclient.model.removal import AUTO_UNLOCK, Removal
 from lockclient.overview.live_table import Table
 from lockclient.overview.rows import Row, Transition
 from lockclient.service.logging_setup import log_fields
-from lockclient.text.escaping import shown_name
+from lockclient.text.escaping import one_line, shown_name
 from unlocker.deadlines import TimedLock
 from unlocker.metrics.counters import REMOVAL_KINDS, Metrics
-from unlocker.notifications.event_messages import (
-    AUTO_UNLOCKED,
-    FORCE_UNLOCKED,
-    PAST_ALERT,
-    Event,
-    alert_name,
-    one_line,
-    past_alert_line,
-    removal_line,
-    removal_name,
-)
-from unlocker.notifications.notifier import Notifier
 from unlocker.rate_limit import WINDOW_S, RateLimit
 
 log = logging.getLogger(__name__)
 
-_FOUND_S = 900.0
-"""Seconds before the start in which a removal may not have been notified."""
-
 
 @dataclass(frozen=True)
 class Observer:
-    """Counts and logs what happens to locks, and notifies people.
+    """Counts and logs what happens to locks.
 
     Attributes:
         table: its thread calls `on_change` and `on_removal`.
@@ -47,37 +32,21 @@ class Observer:
     table: Table
     rate_limit: RateLimit
     metrics: Metrics
-    notifier: Notifier
 
     def on_alert(self, item: TimedLock) -> None:
-        """Count, log and notify that a lock went past its alert."""
+        """Count and log that a lock went past its alert."""
         self.metrics.alerts.inc()
         holder = item.row.holder
-        line, alert = past_alert_line(holder), alert_name(holder)
-        log.warning("%s", line, extra=log_fields(PAST_ALERT, holder))
-
-        def is_past_alert() -> bool:
-            row = self.table.row(holder.name)
-            return row is not None and alert_name(row.holder) == alert
-
-        event = self._event(alert, PAST_ALERT, line)
-        event.lock, event.is_current = holder.name, is_past_alert
-        self.notifier.notify(event)
+        lock, held_by = shown_name(holder.name), one_line(holder.describe())
+        log.warning(
+            "Lock '%s' is past its alert, held by %s.",
+            lock,
+            held_by,
+            extra=log_fields("past-alert", holder),
+        )
 
     def on_removal(self, removals: list[Removal], found: bool) -> None:
-        """Count the removals of all unlockers and people, and notify of them.
-
-        Removals from shortly before our start (`found`) are notified, too, because their remover
-        may have died; the note knows which of them people were already notified of.
-        """
-        since = time.time() - _FOUND_S
-        for removal in removals:
-            if not found or (removal.removed_at or 0) > since:
-                kind = FORCE_UNLOCKED if removal.how == FORCE_UNLOCK else AUTO_UNLOCKED
-                event = self._event(removal_name(removal.holder), kind, removal_line(removal))
-                if found:
-                    event.found, event.at = True, removal.removed_at or 0
-                self.notifier.notify(event)
+        """Count the removals of all unlockers and people; `found`: from before our start."""
         if found:  # the removers' clocks are the only source for their times
             since = time.time() - WINDOW_S
             removals = [removal for removal in removals if (removal.removed_at or 0) > since]
@@ -97,9 +66,6 @@ class Observer:
                 self.metrics.held.observe(_seconds_held(before, now))
             if after is not None:
                 self._inspect(before, after, live=change.live)
-
-    def _event(self, name: str, kind: str, line: str) -> Event:
-        return Event(name, kind, line, time.time(), self.table.revision, noticed=monotonic())
 
     def _inspect(self, before: Row | None, after: Row, *, live: bool) -> None:
         holder = after.holder

@@ -34,7 +34,14 @@ from unlocker.metrics.counters import Metrics
 from unlocker.metrics.counting_store import CountingStore
 from unlocker.metrics.recent_removals import RecentRemovals
 from unlocker.metrics.series import MAX_LISTED, series
-from unlocker.notifications.notifier import Notifier
+from unlocker.notifications.conditions import (
+    CLOCK,
+    RATE_LIMIT,
+    RATE_LIMIT_TEXT,
+    UNCLAIMED,
+    unclaimed_text,
+)
+from unlocker.notifications.notifier import CLEAN_UP_INTERVAL_S, Notifier
 from unlocker.observer import Observer
 from unlocker.periodic_tasks import Jobs
 from unlocker.rate_limit import RateLimit
@@ -111,7 +118,7 @@ class Unlocker:
             on_change=self._on_change,
             on_removal=self._on_removal,
         )
-        self._observer = Observer(table, self._rate_limit, metrics, self._notifier)
+        self._observer = Observer(table, self._rate_limit, metrics)
         self._freshness = Freshness(table, store)
         self._unclaimed = UnclaimedLocks(table)
         self._remover = Remover(
@@ -154,9 +161,10 @@ class Unlocker:
             self.identity,
             self._store,
             self._table,
+            self._deadlines,
             trouble=self.is_ready,
-            is_rate_limited=self._rate_limit.engaged,
-            unclaimed=self._unclaimed.names,
+            own=self._own_conditions,
+            heartbeat_at=lambda: self._health.announced_at,
             count=lambda result, number: self.metrics.notifications.labels(result).inc(number),
         )
         every = self._jobs.every
@@ -166,6 +174,13 @@ class Unlocker:
         every(self._sweep_interval, self._sweep, "look for locks that are due")
         every(RESYNC_INTERVAL_S, self._table.resync, "order to read everything", at_once=False)
         every(record_cleanup.STEP_INTERVAL_S, self._cleanup.run, "look for records that are over")
+        every(
+            CLEAN_UP_INTERVAL_S,
+            self._notifier.clean_up,
+            "look for documents that are over",
+            vital=False,
+            at_once=False,
+        )
         self._jobs.start()
 
     def stop(self) -> None:
@@ -181,6 +196,12 @@ class Unlocker:
         self._table.stop(wait=False)
         self._store.close()
         self._table.stop()
+
+    def warning(self) -> str:
+        """Return what people should know though this unlocker is ready, as sentences, or ""."""
+        damaged = ", ".join(self._notifier.damaged())
+        found = [self.clock_warning, damaged and f"What {damaged} was sent can't be read."]
+        return " ".join(each for each in found if each)
 
     def supervise(self) -> str | None:
         """Reopen a watch that lags; return the same as `is_live`."""
@@ -223,6 +244,13 @@ class Unlocker:
             "recipient",
             dict.fromkeys(self._notifier.failing(), 1),
         )
+        yield gauge_by_label(
+            "clustermutex_unlocker_notifications_damaged",
+            "A recipient of notifications, by its name, of which it can't be read what it was "
+            "sent.",
+            "recipient",
+            dict.fromkeys(self._notifier.damaged(), 1),
+        )
         yield from gauges.rate_limit_gauges(self._rate_limit.state(self._deadlines.held()))
 
     def _on_change(self, changes: list[Transition]) -> None:
@@ -234,6 +262,17 @@ class Unlocker:
     def _on_removal(self, removals: list[Removal], found: bool) -> None:
         self._observer.on_removal(removals, found)
         self._recent_removals.add(removals, found)
+
+    def _own_conditions(self) -> dict[str, str]:
+        """Return what is wrong with this unlocker, besides its readiness: see `Observations`."""
+        found = {}
+        if self._rate_limit.engaged():
+            found[RATE_LIMIT.code] = RATE_LIMIT_TEXT
+        if names := self._unclaimed.names():
+            found[UNCLAIMED.code] = unclaimed_text(names)
+        if self.clock_warning:
+            found[CLOCK.code] = self.clock_warning
+        return found
 
     def _sweep(self) -> None:
         with self.metrics.sweeps.time():

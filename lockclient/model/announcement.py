@@ -44,8 +44,24 @@ def clock_troubles(announcements: Iterable[str]) -> str:
     return troubles[0] if troubles and all(troubles) else ""
 
 
+def announced_conditions(announcement: str) -> dict[str, str]:
+    """Return what the unlocker says is wrong with it: sentences by the codes of kinds."""
+    found = announced(announcement).get("conditions")
+    pairs = found.items() if isinstance(found, dict) else ()
+    return {code: text for code, text in pairs if isinstance(text, str)}
+
+
 def failing_recipients(announcements: Iterable[str]) -> list[str]:
     """Return the names of recipients of notifications that have failed for ten minutes."""
-    fields = (announced(announcement).get("failing") for announcement in announcements)
-    names = {name for failing in fields if isinstance(failing, list) for name in failing}
+    return _recipients(announcements, "failing")
+
+
+def damaged_recipients(announcements: Iterable[str]) -> list[str]:
+    """Return the names of recipients of which no unlocker can read what they were sent."""
+    return _recipients(announcements, "damaged")
+
+
+def _recipients(announcements: Iterable[str], field: str) -> list[str]:
+    fields = (announced(announcement).get(field) for announcement in announcements)
+    names = {name for found in fields if isinstance(found, list) for name in found}
     return sorted(name for name in names if isinstance(name, str))

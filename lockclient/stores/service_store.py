@@ -151,11 +151,13 @@ class ServiceStore(AsyncMutexStore, Protocol):
     def read_document(self, name: str, deadline: Deadline) -> Document:
         """Return a document that unlockers share; `name` consists of `A-Za-z0-9._/-`."""
 
-    def write_document(self, name: str, value: bytes, seen: Document, deadline: Deadline) -> bool:
+    def write_document(
+        self, name: str, value: bytes, seen: Document, deadline: Deadline
+    ) -> Document | None:
         """Replace the document that was `seen`, or delete it (an empty value).
 
-        Return False if another one may be there, so read it again. After a lost answer this one
-        may be there, too, or arrive later.
+        Return the document with its new version. None: another one may be there, so read it
+        again. After a lost answer this one may be there, too, or arrive later.
         """
 
     def document_names(self, deadline: Deadline) -> list[str]:

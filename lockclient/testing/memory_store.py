@@ -347,12 +347,14 @@ class MemoryStore(OpenedStore):
             value, version = self.model.documents.get(name, (b"", 0))
         return Document(value if len(value) <= MAX_DOCUMENT_BYTES else None, version)
 
-    def write_document(self, name: str, value: bytes, seen: Document, deadline: Deadline) -> bool:
+    def write_document(
+        self, name: str, value: bytes, seen: Document, deadline: Deadline
+    ) -> Document | None:
         with self._reach():
             if self.model.documents.get(name, (b"", 0))[1] != seen.version:
-                return False
+                return None
             self.model.documents[name] = value, seen.version + 1
-            return True
+            return Document(value, seen.version + 1)
 
     def document_names(self, deadline: Deadline) -> list[str]:
         with self._reach():

@@ -59,6 +59,14 @@ def plain(text: object, *, block: bool = False) -> str:
     return text if is_plain(text) else (BLOCK if block else ONE_LINE).sub(_escaped, text)
 
 
+_ONE_LINE_CHARS: Final = 500
+
+
+def one_line(text: str) -> str:
+    """Return a text from outside as one short line without control characters."""
+    return plain(text[:_ONE_LINE_CHARS])
+
+
 def ascii_name(name: str) -> str:
     """Return a name with all that is not ASCII written as escapes."""
     return _NON_ASCII.sub(_escaped, name)

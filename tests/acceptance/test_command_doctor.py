@@ -264,6 +264,11 @@ ILL = [
             _announce('{"failing": ["ops"]}'),
             [("ok", "1 running"), ("warning", "by ops have failed for ten minutes or longer")],
         ),
+        (
+            "unlocker",
+            _announce('{"damaged": ["ops"]}'),
+            [("ok", "1 running"), ("warning", "Unlockers can't read what ops was sent.")],
+        ),
         ("locks", lambda _: None, [("ok", "No lock is held.")]),
         ("locks", _ill_locks, ILL),
         # An unlocker would have removed it long ago.

@@ -363,12 +363,23 @@ class TestDocuments:
         seen = [document(reader), document(writer)]
         for value in (b"there", b""):
             won = [
-                store.write_document(SENT, value, found, soon())
+                store.write_document(SENT, value, found, soon()) is not None
                 for store, found in zip((reader, writer), seen, strict=True)
             ]
             assert won.count(True) == 1
             assert document(reader).value == value
             seen = [document(reader), document(writer)]
+
+    def test_a_writer_knows_the_version_that_it_wrote(
+        self, reader: ServiceStore, writer: ServiceStore
+    ) -> None:
+        seen = document(writer)
+        for value in (b"first", b"second", b"", b"third"):
+            written = writer.write_document(SENT, value, seen, soon())
+            assert written is not None
+            assert written.value == value
+            seen = written
+        assert document(reader).value == b"third"
 
     def test_a_document_that_was_seen_is_replaced_once(self, writer: ServiceStore) -> None:
         seen = document(writer)

@@ -75,6 +75,10 @@ class Mutant:
             return [sys.executable, "-m", "tests.simulation", *how]
         if self.found_by == "exhaustion":
             return [sys.executable, "-m", "tests.proof.exhaust", "--faults", "1"]
+        if self.found_by.startswith("notifications"):
+            seed = self.found_by.removeprefix("notifications").strip() or str(SEED)
+            how = ["--seeds", "300", "--seed", seed]
+            return [sys.executable, "-m", "tests.simulation.notifying", *how]
         return [sys.executable, "-m", *self.found_by.split(), "-q", "-x", "-p", "no:cacheprovider"]
 
 

@@ -7,6 +7,7 @@ begins at the revision just compacted gets no event of a deletion there (#18089)
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -73,6 +74,8 @@ class SimulatedEtcd:
         self.now = 0.0
         self.kept: dict[bytes, Write] = {}
         self.past: list[Write] = []
+        self.reads = Counter[bytes]()
+        """How often a range was read, by its first key."""
         self._leases: dict[int, GrantedLease] = {}
         self._last_lease = 0
         self._writing: dict[bytes, Write] | None = None
@@ -123,6 +126,7 @@ class SimulatedEtcd:
         """Read a range, now or at a revision that is kept."""
         if 0 < asked.revision < self.compacted:
             raise Refusal(COMPACTED)
+        self.reads[asked.key] += 1
         kept = self._now() if not asked.revision else self.at_revision(asked.revision)
         found = [kept[key] for key in sorted(kept) if covers(asked.key, asked.range_end, key)]
         if asked.max_create_revision:

@@ -30,9 +30,10 @@ from tests.simulation.plan import MEMBERS
 from tests.simulation.virtual_modules import new_process, virtual
 from unlocker.http_app import create_app
 from unlocker.notifications.apprise_recipients import Recipient
-from unlocker.notifications.event_messages import Message
-from unlocker.notifications.note import REFUSED, SENT, UNANSWERED
+from unlocker.notifications.message import Message, Writer
 from unlocker.notifications.notifier import Notifier
+from unlocker.notifications.sender import Pace
+from unlocker.notifications.sent_document import REFUSED, SENT, UNANSWERED
 from unlocker.unlocker import Unlocker
 
 assert main is not None  # imports what a run would import: all modules are to be there before
@@ -88,8 +89,9 @@ class UnlockerProcess:
 
     def __init__(self, site: Site, process: Process, urls: Sequence[Url], how: Mapping[str, Any]):
         self.site, self.process = site, process
-        self._notifier = Notifier(cast("Sequence[Recipient]", urls), "here")
-        self._how = how
+        self._how = dict(how)
+        pace, link = Pace(**self._how.pop("pace", {})), self._how.pop("link", "")
+        self._notifier = Notifier(cast("Sequence[Recipient]", urls), Writer("here", link), pace)
         with site.hub.of(process):
             Thread(target=self._run, name="main").start()
 
@@ -197,7 +199,14 @@ class Site:
     def unlocker(
         self, *urls: Url, ready: bool = True, hangs: Sequence[str] = (), **how: Any
     ) -> UnlockerProcess:
-        """Start an unlocker; `hangs` are tasks that never end."""
+        """Start an unlocker.
+
+        Args:
+            urls: where it notifies people.
+            ready: whether to wait until it is ready.
+            hangs: tasks that never end.
+            how: arguments of `Unlocker`, and the `pace` and the `link` of its messages.
+        """
         process = new_process(self.hub, f"u{next(self._numbers)}")
         process.hangs = hangs
         service = UnlockerProcess(self, process, urls, how)
@@ -282,14 +291,16 @@ class Site:
         """Have a lock of `foreign` released."""
         self.write({f"locks/{name}/{part}": None for part in self.read(f"locks/{name}/")})
 
-    def note(self) -> dict[str, Any]:
-        """Return the note of the unlockers."""
-        note: dict[str, Any] = json.loads(self.read("notifications/").get("note", "{}"))
-        return note
+    def document(self, recipient: str = "ops") -> dict[str, Any]:
+        """Return the document of what a recipient was sent."""
+        documents = self.read("notifications/sent/")
+        document: dict[str, Any] = json.loads(documents.get(recipient, "{}"))
+        return document
 
-    def note_writes(self) -> int:
-        """Return how often the note was written."""
-        return sum(write.key.endswith(b"/note") for write in self.etcd.past)
+    def document_requests(self, recipient: str = "ops") -> tuple[int, int]:
+        """Return how often that document was read, and written."""
+        key = f"{ROOT}/notifications/sent/{recipient}".encode()
+        return self.etcd.reads[key], sum(write.key == key for write in self.etcd.past)
 
     def force_unlock(self, held: HeldLock) -> None:
         """Remove a lock, as a person does."""

@@ -22,6 +22,25 @@ def unlocker(settings: Settings, *options: str, env: dict[str, str] | None = Non
     return start_service([*UNLOCKER, *words], env)
 
 
+_HURRIED = """
+from unlocker.notifications import conditions, difference, sender
+for kind in conditions.KINDS.values():
+    object.__setattr__(kind, "for_s", min(kind.for_s, 1.0))
+difference.OVER_S = 3.0
+sender.RETRY_S = 1.0
+from unlocker.cli import main
+main()
+"""
+
+
+def hurried_unlocker(
+    settings: Settings, *options: str, env: dict[str, str] | None = None
+) -> Service:
+    """Start an unlocker that notifies of what has lasted a second, and been over for three."""
+    words = ["--url", settings.url(), "--listen", "127.0.0.1:0", "--notify-pace", "1s,1s", *options]
+    return start_service([UNLOCKER[0], "-c", _HURRIED, *words], env)
+
+
 def mutexdash(settings: Settings, *options: str, env: dict[str, str] | None = None) -> Service:
     """Start a dashboard on a free port."""
     words = ["mutexdash", "--url", settings.url(), "--listen", "127.0.0.1:0", *options]

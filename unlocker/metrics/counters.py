@@ -65,10 +65,10 @@ class Metrics:
         )
         self.notifications = counter(
             "clustermutex_unlocker_notifications",
-            "Events to notify of, for each URL: sent; failed (tried again); unanswered "
-            "(given up: accepted several times and never answered); dropped (only counted).",
+            "Conditions, ends and removals in messages, for each URL: sent; failed (tried again); "
+            "unanswered (given up: never answered, or its text is refused).",
             "result",
-            ("sent", "failed", "unanswered", "dropped"),
+            ("sent", "failed", "unanswered"),
         )
         self.requests = counter(
             "clustermutex_unlocker_store_requests",

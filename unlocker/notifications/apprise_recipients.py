@@ -21,8 +21,8 @@ from typing import Any
 from lockclient.model.clocks import monotonic
 from lockclient.service.outage import Outage
 from lockclient.text.escaping import chat
-from unlocker.notifications.event_messages import Message
-from unlocker.notifications.note import BUSY, REFUSED, SENT, UNANSWERED, is_recipient_name
+from unlocker.notifications.message import Message
+from unlocker.notifications.sent_document import BUSY, REFUSED, SENT, UNANSWERED
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +34,8 @@ MAX_ANSWER_TIMEOUT_S = 60.0
 MAX_ANSWER_BYTES = 64 << 10
 MAX_URLS = 20
 _NOISY_LOGGERS = ("apprise", "urllib3", "requests", "requests_oauthlib", "oauthlib", "MARKDOWN")
+is_recipient_name = re.compile(r"[A-Za-z0-9._-]{1,32}").fullmatch
+"""Match a text that can be the name of a recipient."""
 _named_url = re.compile(r"([^=:/]*)=(.*)", re.DOTALL).fullmatch
 
 

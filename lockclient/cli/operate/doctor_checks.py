@@ -6,7 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from lockclient.cli.output import counted, counted_locks
-from lockclient.model.announcement import CLOCKS_UNKNOWN, announced, failing_recipients
+from lockclient.model.announcement import (
+    CLOCKS_UNKNOWN,
+    announced,
+    damaged_recipients,
+    failing_recipients,
+)
 from lockclient.model.deadlocks import Deadlock
 from lockclient.model.fields import NEVER
 from lockclient.model.holder import ALERT, BROKEN, OK, OVERDUE, UNDECIDED
@@ -49,7 +54,15 @@ def recipients(found: Mapping[str, str]) -> Iterator[Finding]:
             "unlocker",
             WARNING,
             f"Notifications by {plain(', '.join(names))} have failed for ten minutes or longer.",
-            "`apprise -vv -b test URL` says why; what a recipient missed comes when it works.",
+            "`apprise -vv -b test URL` says why; what is wrong by then comes when it works.",
+        )
+    if names := damaged_recipients(found.values()):
+        yield Finding(
+            "unlocker",
+            WARNING,
+            f"Unlockers can't read what {plain(', '.join(names))} was sent.",
+            "Within a minute they replace it, and send what is wrong now. Who else writes below "
+            "`notifications/`?",
         )
 
 

@@ -255,11 +255,15 @@ class EtcdStore(EtcdListing):
         value = kvs[0].value if len(kvs[0].value) <= MAX_DOCUMENT_BYTES else None
         return Document(value, kvs[0].mod_revision)
 
-    def write_document(self, name: str, value: bytes, seen: Document, deadline: Deadline) -> bool:
+    def write_document(
+        self, name: str, value: bytes, seen: Document, deadline: Deadline
+    ) -> Document | None:
         key = self._keyspace.documents[0] + name.encode()
         put, delete = wire.Put(key=key, value=value), wire.Delete(key=key)
         change = wire.Operation(put=put) if value else wire.Operation(delete=delete)
-        return bool(self._call(TXN, _if_at(key, seen.version, change), deadline).succeeded)
+        answer = self._call(TXN, _if_at(key, seen.version, change), deadline)
+        version = answer.header.revision if value else 0
+        return Document(value, version) if answer.succeeded else None
 
     def document_names(self, deadline: Deadline) -> list[str]:
         prefix, end = self._keyspace.documents

@@ -97,14 +97,18 @@ class GcsStore(PolledStore):
             body = objects.body(path, version, MAX_DOCUMENT_BYTES) if version != ABSENT else b""
         return Document(body if len(body) <= MAX_DOCUMENT_BYTES else None, version.revision)
 
-    def write_document(self, name: str, value: bytes, seen: Document, deadline: Deadline) -> bool:
+    def write_document(
+        self, name: str, value: bytes, seen: Document, deadline: Deadline
+    ) -> Document | None:
         objects, path = self._guarded(deadline), self._names.documents + name
         version = Version.from_revision(seen.version)
         if value:
-            return objects.put(path, {}, value, version) is not None
-        if version == ABSENT:  # no deletion says whether the object was absent
-            return objects.version(path) == ABSENT
-        return objects.delete(path, version)
+            state = objects.put(path, {}, value, version)
+            return Document(value, state.version.revision) if state else None
+        # No deletion says whether the object was absent.
+        is_absent = version == ABSENT and objects.version(path) == ABSENT
+        is_deleted = is_absent or (version != ABSENT and objects.delete(path, version))
+        return Document(b"", ABSENT.revision) if is_deleted else None
 
     def document_names(self, deadline: Deadline) -> list[str]:
         return list(islice(self._listing.documents(deadline), MAX_DOCUMENTS))

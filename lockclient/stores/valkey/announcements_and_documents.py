@@ -4,7 +4,8 @@ Each document is changed by CASPaxos. A reader has a majority promise to accept 
 number than its own; each answers with its value, and the one with the highest number counts. The
 reader writes its new value under the promised number, and that is valid when a majority accepted
 it. The next reader finds every value that stood, since two majorities share a server. It may find
-one that a minority accepted, which becomes valid if the reader writes it again.
+one that a minority accepted, which becomes valid if the reader writes it again. A server that
+accepts a value also promises the writer's next number, so the writer may write again at once.
 
 An empty value deletes a document. A key without a value expires a day after its last promise or
 write. No request arrives that late, and a server accepts no value without its promise to the
@@ -71,10 +72,14 @@ return {'promised', has[3] or '0', string.sub(has[4] or '', 1, tonumber(ARGV[5])
 
 WRITE_PROMISED: Final = writing_script("""
 -- KEYS server, document; ARGV run, terms, the promised number, the reader's nonce, the value, the
--- lifetime of an empty one in milliseconds
+-- lifetime of an empty one in milliseconds, the next number
 local has = redis.call('HMGET', KEYS[2], 'promised', 'whose')
-if has[1] ~= ARGV[3] or has[2] ~= ARGV[4] then return {'promised_another'} end
-redis.call('HSET', KEYS[2], 'number', ARGV[3], 'value', ARGV[5])
+if has[2] ~= ARGV[4] then return {'promised_another'} end
+if has[1] == ARGV[7] then return {'written'} end -- by this request, whose answer was lost
+if has[1] ~= ARGV[3] then return {'promised_another'} end
+-- It promises the writer's next number, too. So the writer knows the value of that without reading
+-- it, and no two values are written under one number.
+redis.call('HSET', KEYS[2], 'number', ARGV[3], 'value', ARGV[5], 'promised', ARGV[7])
 if ARGV[5] == '' then redis.call('PEXPIRE', KEYS[2], ARGV[6])
 else redis.call('PERSIST', KEYS[2]) end
 return {'written'}
@@ -96,7 +101,6 @@ class Unlockers:
         self._is_refusal_logged = False
         self._lock = threading.Lock()
         self._announced = self._promised = 0
-        self._written: dict[str, int] = {}
         """By document the last number under which this process has sent a value."""
         self._nonce = secrets.token_hex(8)  # distinguishes this process's numbers from others'
 
@@ -128,8 +132,7 @@ class Unlockers:
     def read_document(self, name: str, deadline: Deadline) -> Document:
         rounds, pauses = self._rounds, Backoff(*ROUND_PAUSES_S)
         while True:
-            with self._lock:
-                number = self._promised = max(self._promised + 1, time.time_ns() // 10**6)
+            number = self._next_number()
             command = Command(
                 PROMISE,
                 (rounds.keys.server, rounds.keys.documents + name),
@@ -139,6 +142,11 @@ class Unlockers:
             if (found := rounds.call(plan, deadline)) is not None:
                 return found
             time.sleep(pauses.next())
+
+    def _next_number(self) -> int:
+        with self._lock:
+            self._promised = max(self._promised + 1, time.time_ns() // 10**6)
+            return self._promised
 
     def _read(self, number: int, answers: Answers, _resent: bool) -> Document | None:
         """Return the document; None: a higher number was promised to another reader."""
@@ -151,20 +159,20 @@ class Unlockers:
             self._promised = max(self._promised, *(number_of(other, 16) for other in others))
         return None
 
-    def write_document(self, name: str, value: bytes, seen: Document, deadline: Deadline) -> bool:
+    def write_document(
+        self, name: str, value: bytes, seen: Document, deadline: Deadline
+    ) -> Document | None:
         rounds, quorum = self._rounds, self._rounds.quorum
-        with self._lock:  # two values under one number could each be on some servers
-            if seen.version <= self._written.get(name, 0):
-                return False
-            self._written[name] = seen.version
+        number = self._next_number()
+        lifetime, seen_number = milliseconds(LATE_REQUEST_S), str(seen.version)
         command = Command(
             WRITE_PROMISED,
             (rounds.keys.server, rounds.keys.documents + name),
-            (str(seen.version), self._nonce, value.decode(), milliseconds(LATE_REQUEST_S)),
+            (seen_number, self._nonce, value.decode(), lifetime, str(number)),
         )
 
-        def read(answers: Answers, _resent: bool) -> bool:
-            return quorum.agrees(answers, "written")
+        def read(answers: Answers, _resent: bool) -> Document | None:
+            return Document(value, number) if quorum.agrees(answers, "written") else None
 
         return rounds.call(Plan(command, quorum.decides("written"), read), deadline)
 

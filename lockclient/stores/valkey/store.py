@@ -92,7 +92,9 @@ class ValkeyStore(PolledStore):
     def read_document(self, name: str, deadline: Deadline) -> Document:
         return self._unlockers.read_document(name, deadline)
 
-    def write_document(self, name: str, value: bytes, seen: Document, deadline: Deadline) -> bool:
+    def write_document(
+        self, name: str, value: bytes, seen: Document, deadline: Deadline
+    ) -> Document | None:
         return self._unlockers.write_document(name, value, seen, deadline)
 
     def document_names(self, deadline: Deadline) -> list[str]:

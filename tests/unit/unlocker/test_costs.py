@@ -1,19 +1,14 @@
-"""Bounds of memory and time with very many locks, and the share of a pause that counts."""
+"""Bounds of memory and time with very many locks."""
 
 from __future__ import annotations
 
 import tracemalloc
-from collections import Counter
 from collections.abc import Callable
 
 from lockclient.model.holder import Holder
 from lockclient.overview.rows import Row, Transition
 from tests.support.fake_clock import FakeClock
 from unlocker.deadlines import Deadlines
-from unlocker.notifications.apprise_recipients import Recipient
-from unlocker.notifications.blindness import BlindnessDetector
-from unlocker.notifications.event_messages import AUTO_UNLOCKED, Event
-from unlocker.notifications.notifier import MAX_PENDING, Notifier
 from unlocker.rate_limit import WINDOW_S, RateLimit
 
 WALL = 1_800_000_000.0
@@ -103,18 +98,3 @@ def test_a_lock_restored_to_an_earlier_push_repeats_no_alert() -> None:
     assert names(deadlines, 40) == (["a"], [])
     deadlines.update([pushed("a", found=True, revision=5)])
     assert names(deadlines, 61) == ([], ["a"])
-
-
-def test_unwritten_events_are_bounded() -> None:
-    counts = Counter[str]()
-    notifier = Notifier([Recipient("ops", lambda _: True)])
-    notifier.count = lambda result, number: counts.update({result: number})
-    for number in range(MAX_PENDING + 2):
-        notifier.notify(Event(f"{number}", AUTO_UNLOCKED, "It is gone.", 1e9, 8))
-    assert counts == {"dropped": 2}
-
-
-def test_time_in_which_an_unlocker_was_stopped_counts_for_ten_seconds_as_blind() -> None:
-    detector = BlindnessDetector("me")
-    assert [detector.observe("cut off", now) for now in (0, 900, 909, 918)] == [None] * 4
-    assert detector.observe("cut off", 921) is not None

@@ -35,8 +35,8 @@ from tests.support.recipients import (
 )
 from tests.support.web_server import serving
 from unlocker.notifications.apprise_recipients import MAX_URLS, Recipient, recipients_of
-from unlocker.notifications.event_messages import Message
-from unlocker.notifications.note import BUSY, REFUSED, SENT, UNANSWERED
+from unlocker.notifications.message import Message
+from unlocker.notifications.sent_document import BUSY, REFUSED, SENT, UNANSWERED
 
 pytest.importorskip("apprise", reason="no apprise: the extra notify")
 pytestmark = [  # apprise's own

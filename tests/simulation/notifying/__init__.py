@@ -1,0 +1,1 @@
+"""Real notifiers of three unlockers in virtual time, beside a store and recipients that fail."""
