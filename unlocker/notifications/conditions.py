@@ -126,6 +126,11 @@ def holder_of(condition_id: str) -> str:
     return condition_id[1 : 1 + _HASH_CHARS]
 
 
+def is_condition(item: str) -> bool:
+    """Return whether an item of a message is the id of a condition."""
+    return len(item) > 1 and item[0] in KINDS
+
+
 def possible_ids(holder: Holder) -> tuple[str, str]:
     """Return the ids, without their codes, of what may be wrong with a lock."""
     found = holder_hash(holder.name, holder.uuid)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
-from unlocker.notifications.conditions import CRITICAL, KINDS, OF_UNLOCKER, OVER_S, holder_of
+from unlocker.notifications.conditions import (
+    CRITICAL,
+    KINDS,
+    OF_UNLOCKER,
+    OVER_S,
+    holder_of,
+    is_condition,
+)
 from unlocker.notifications.sent_document import FEW, MAX_IDS, Change, SentDocument
 from unlocker.notifications.truth import Truth
 
@@ -41,7 +48,7 @@ class Difference:
             for each in found
             if each not in known.sent and holder_of(each) not in removed
         ]
-        perhaps = {each for each in known.perhaps if each[0] in KINDS and len(each) > 1}
+        perhaps = {each for each in known.perhaps if is_condition(each)}
         ended = [
             each
             for each in known.sent | perhaps
@@ -54,14 +61,19 @@ class Difference:
         """A removal takes the place of its holder's ends. A holder that is late again within
         `OVER_S` after a heartbeat is no news, and its earlier condition has no end.
         """
-        for ids in (known.sent, known.perhaps):
-            ids -= {each for each in ids if each[0] in KINDS and holder_of(each) in removed}
-            by_holder = {each[0] + holder_of(each): each for each in ids}
-            for code in truth.found.keys() - known.many.keys():
-                for each in truth.found[code].keys() - ids:
-                    if earlier := by_holder.get(code + holder_of(each)):
-                        ids.remove(earlier)
-                        ids.add(each)
+        now = {
+            code + holder_of(each): each
+            for code in truth.found.keys() - known.many.keys()
+            for each in truth.found[code]
+        }
+
+        def renewed(each: str) -> str:
+            if is_condition(each) and holder_of(each) in removed:
+                return ""
+            return now.get(each[0] + holder_of(each), each)
+
+        known.sent = {new for each in known.sent if (new := renewed(each))}
+        known.perhaps = {new: n for each, n in known.perhaps.items() if (new := renewed(each))}
 
     def _is_over(self, condition_id: str, truth: Truth, now: float) -> bool:
         return truth.is_ready and truth.is_over(condition_id) and self._lasts(condition_id, now)

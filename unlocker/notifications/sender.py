@@ -183,7 +183,7 @@ class Sender:
             return
         truth = self._peers.truth
         change = self._difference.of(known, truth, now)
-        if known.unanswered or known.is_reduced:
+        if known.is_reduced or any(known.perhaps.values()):
             repeat = change.within(known.perhaps)
             known.is_reduced &= bool(repeat)  # else another text is not at fault
             change = repeat or change
@@ -275,7 +275,7 @@ class Sender:
         form, marks = Form.FULL, []
         if known.refused >= FORMS_AFTER and not known.is_reduced:
             form = Form((known.refused - FORMS_AFTER + 1) % len(Form))
-        if known.perhaps.intersection(change.items()):
+        if known.perhaps.keys() & {*change.items()}:
             marks.append("may be a repeat")
         message = self._writer.message(change, known, truth, form, marks)
         known.begin(change, message.named, self._peers.identity)
@@ -293,8 +293,9 @@ class Sender:
             return
         if (known := self._load(now)) is not None:
             if (known.writer, known.number) == (self._peers.identity, last.number):
-                if known.settle(last.change, last.result, is_full=last.is_full):
-                    self._give_up(len(last.change.items()))
+                given_up = known.settle(last.change, last.result, is_full=last.is_full)
+                if given_up:
+                    self._give_up(len(given_up.items()))
             elif last.result == SENT and last.is_full:  # another one took the attempt as over
                 known.mark(last.change)
             if not self._write(known):

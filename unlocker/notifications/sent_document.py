@@ -83,8 +83,8 @@ class SentDocument:
         many: of kinds with too many conditions their number, as last sent, by code.
         attempt: items of the message that is being sent. `writer`, `number`: the unlocker that
             sends it, and the number of this attempt.
-        perhaps: items of attempts without an outcome.
-        unanswered, failed, refused: attempts in a row with that outcome. `failed`: any but sent.
+        perhaps: items of attempts without an outcome, with the number of unanswered ones.
+        failed, refused: attempts in a row with that outcome. `failed`: any but sent.
         is_reduced: the last message left out texts, and was accepted.
         is_unknown: what was sent before was lost, and no message has said so.
         error: the outcome of the last failed attempt.
@@ -97,8 +97,7 @@ class SentDocument:
     attempt: set[str] = field(default_factory=set)
     writer: str = ""
     number: int = 0
-    perhaps: set[str] = field(default_factory=set)
-    unanswered: int = 0
+    perhaps: dict[str, int] = field(default_factory=dict)
     failed: int = 0
     refused: int = 0
     is_reduced: bool = False
@@ -121,8 +120,9 @@ class SentDocument:
         try:
             return cls(
                 **facts
-                | {name: {*texts[name]} for name in ("attempt", "perhaps")}
                 | {
+                    "attempt": {*texts["attempt"]},
+                    "perhaps": {item: int(number) for item, number in facts["perhaps"].items()},
                     "sent": {each for each in texts["sent"] if each[0] in KINDS},
                     "removals": dict.fromkeys(texts["removals"]),
                     "many": {
@@ -131,12 +131,12 @@ class SentDocument:
                 }
             )
         except ValueError as error:
-            raise DamagedDocument("its `many` has no numbers") from error
+            raise DamagedDocument("its `many` or `perhaps` has no numbers") from error
 
     def value(self) -> bytes:
         """Return the bytes to write."""
         fields = asdict(self) | {name: " ".join(getattr(self, name)) for name in _LISTS}
-        fields["perhaps"] = " ".join(sorted(self.perhaps)[:MAX_IDS])
+        fields["perhaps"] = {each: str(n) for each, n in [*self.perhaps.items()][:MAX_IDS]}
         fields["many"] = {code: str(number) for code, number in self.many.items()}
         text = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
         return text.encode(errors="replace")
@@ -151,7 +151,7 @@ class SentDocument:
 
         Those are kept of conditions whose end may be sent, perhaps-sent ones among them.
         """
-        known = {each[0] + holder_of(each) for each in self.sent | self.perhaps | self.attempt}
+        known = {each[0] + holder_of(each) for each in (*self.sent, *self.perhaps, *self.attempt)}
         found = self.named | {each[0] + holder_of(each): name for each, name in names.items()}
         kept = [
             (key, name)
@@ -162,14 +162,14 @@ class SentDocument:
 
     def take_over(self) -> None:
         """Note that another one's attempt has no outcome: its content was perhaps sent."""
-        self.perhaps |= self.attempt
+        self.perhaps = dict.fromkeys(self.attempt, 0) | self.perhaps
         self.attempt = set()
 
-    def settle(self, change: Change, outcome: str, *, is_full: bool) -> bool:
-        """Note the outcome of the attempt at a change; return whether that is given up.
+    def settle(self, change: Change, outcome: str, *, is_full: bool) -> Change:
+        """Note the outcome of the attempt at a change; return the part of it that is given up.
 
         If a message without others' texts is accepted, and the full one after it is refused again,
-        the texts are at fault: the content counts as sent. So does one that was never answered.
+        the texts are at fault: the content counts as sent. So does what was never answered.
 
         Args:
             is_full: the message had all texts.
@@ -178,21 +178,26 @@ class SentDocument:
         self.failed = 0 if outcome == SENT else self.failed + 1
         self.refused += outcome == REFUSED
         self.error = "" if outcome == SENT else outcome
-        self.unanswered = self.unanswered + 1 if outcome == UNANSWERED else 0
-        is_at_fault = outcome == REFUSED and self.is_reduced
-        is_over = is_at_fault or self.unanswered >= MAX_UNANSWERED
-        if is_over or (outcome == SENT and is_full):
-            self.mark(change)
-            self.failed = self.refused = self.unanswered = 0
+        given_up = Change()
+        if outcome == REFUSED and self.is_reduced:
+            given_up = change
+        elif outcome == UNANSWERED:
+            counts = {item: self.perhaps.get(item, 0) + 1 for item in change.items()}
+            self.perhaps |= counts
+            given_up = change.within([i for i, n in counts.items() if n >= MAX_UNANSWERED])
+        elif outcome == SENT and not is_full:
+            self.is_reduced = True
+            self.perhaps = dict.fromkeys(change.items(), 0) | self.perhaps
+        if given_up or (outcome == SENT and is_full):
+            self.mark(given_up or change)
+            self.failed = self.refused = 0
             self.is_reduced = self.is_unknown = False
-        elif outcome in (SENT, UNANSWERED):
-            self.is_reduced |= outcome == SENT
-            self.perhaps.update(change.items())
-        return is_over
+        return given_up
 
     def mark(self, change: Change) -> None:
         """Note that the recipient knows this."""
-        self.perhaps.difference_update(change.items())
+        for item in change.items():
+            self.perhaps.pop(item, None)
         for code, number in change.many.items():
             self.many[code] = number
             self.sent = {each for each in self.sent if each[0] != code}
@@ -207,11 +212,11 @@ class SentDocument:
         return self.named.get(condition_id[0] + holder_of(condition_id))
 
 
-_LISTS = ("sent", "removals", "attempt", "perhaps")
+_LISTS = ("sent", "removals", "attempt")
 """Fields with texts between spaces."""
 _FIELDS = {
     **dict.fromkeys((*_LISTS, "writer", "error"), TEXT),
-    **dict.fromkeys(("named", "many"), TEXTS),
-    **dict.fromkeys(("number", "unanswered", "failed", "refused"), COUNT),
+    **dict.fromkeys(("named", "many", "perhaps"), TEXTS),
+    **dict.fromkeys(("number", "failed", "refused"), COUNT),
     **dict.fromkeys(("is_reduced", "is_unknown"), FLAG),
 }

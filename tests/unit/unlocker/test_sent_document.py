@@ -52,7 +52,7 @@ def test_a_document_is_read_as_it_was_written() -> None:
     ops = Recipient()
     ops.send(truth({PAST_ALERT: named(600), BROKEN: named(3, "b")}, unlockers={BLIND: ["u"]}))
     ops.known.begin(ops.change(truth(removals=[removal(each) for each in named(5)])), {}, "me")
-    ops.known.perhaps = {"x", "-y"}
+    ops.known.perhaps = {"x": 1, "-y": 0}
     ops.known.error, ops.known.failed, ops.known.is_unknown = BUSY, 3, True
     again = SentDocument.parse(ops.known.value())
     assert again == ops.known
@@ -90,7 +90,7 @@ def test_what_can_not_be_read_is_damage_and_not_empty(value: bytes | None) -> No
 
 
 def test_fields_and_kinds_of_newer_versions_are_left_out() -> None:
-    found = SentDocument.parse(written(sent="aX !Y", many={"!": "5"}, new=1, perhaps="!Z"))
+    found = SentDocument.parse(written(sent="aX !Y", many={"!": "5"}, new=1, perhaps={"!Z": "1"}))
     assert found.sent == {"aX"}
     assert not found.many
     ops = Recipient()
@@ -160,7 +160,7 @@ class Attempts:
         change = self.reader.change(self.found)
         assert {*change.begun} == self.ids
         self.known.begin(change, {}, "me")
-        return self.known.settle(change, outcome, is_full=is_full)
+        return bool(self.known.settle(change, outcome, is_full=is_full))
 
     @property
     def is_sent(self) -> bool:
@@ -185,18 +185,24 @@ def test_an_attempt_is_no_mark(attempts: Attempts) -> None:
     assert not attempts.known.sent
     attempts.known.take_over()
     assert not attempts.known.sent
-    assert attempts.known.perhaps == attempts.ids
+    assert attempts.known.perhaps.keys() == attempts.ids
 
 
 def test_three_unanswered_attempts_count_as_sent(attempts: Attempts) -> None:
     assert [attempts.make(UNANSWERED) for _ in range(MAX_UNANSWERED)] == [False, False, True]
     assert attempts.is_sent
-    assert not attempts.known.unanswered
+    assert not attempts.known.perhaps
 
 
-def test_an_answer_between_counts_the_unanswered_ones_anew(attempts: Attempts) -> None:
-    outcomes = [UNANSWERED, UNANSWERED, REFUSED, UNANSWERED, UNANSWERED, UNANSWERED]
-    assert [attempts.make(outcome) for outcome in outcomes] == [False] * 5 + [True]
+def test_each_condition_has_three_unanswered_attempts_of_its_own(attempts: Attempts) -> None:
+    for _ in range(MAX_UNANSWERED - 1):
+        attempts.make(UNANSWERED)
+    attempts.found = late("a", "b", "c")
+    change = attempts.reader.change(attempts.found)
+    attempts.known.begin(change, {}, "me")
+    given_up = attempts.known.settle(change, UNANSWERED, is_full=True)
+    assert {*given_up.begun} == attempts.ids == attempts.known.sent
+    assert [*attempts.known.perhaps.values()] == [1]
 
 
 def test_a_refused_full_message_after_an_accepted_reduced_one_counts_as_sent(
@@ -206,7 +212,7 @@ def test_a_refused_full_message_after_an_accepted_reduced_one_counts_as_sent(
         assert not attempts.make(REFUSED)
     assert not attempts.make(SENT, is_full=False)
     assert not attempts.known.sent
-    assert attempts.known.perhaps == attempts.ids
+    assert attempts.known.perhaps.keys() == attempts.ids
     assert attempts.make(REFUSED)
     assert attempts.is_sent
     assert (attempts.known.refused, attempts.known.failed) == (0, 0)
