@@ -192,8 +192,8 @@ def a_repeat_is_marked(history: History) -> Iterator[str]:
 def _is_noted_alone(history: History, url: str, one: str) -> bool:
     """Return whether something was sent without the document: nobody else knows of it."""
     return any(
-        not attempt.is_coordinated and attempt.url == url and one in attempt.items
-        for attempt in history.world.attempts
+        "not coordinated" in delivery.message.marks and one in delivery.message.change.begun
+        for delivery in history.deliveries[url]
     )
 
 
