@@ -124,6 +124,7 @@ class Sender:
         self._alone_difference = Difference()
         self._unwritten: list[tuple[Change, Mapping[str, str]]] = []
         self._seen, self._damaged_at = Document(b"", 0), math.inf
+        self._replacement = SentDocument()
         self._tried_at = self._sent_at = self._alone_at = self._request_at = -math.inf
         self.failures = 0
         self.failing_since: float | None = None
@@ -223,7 +224,7 @@ class Sender:
     def _load(self, now: float) -> SentDocument | None:
         """Read the document when this unlocker becomes the sender, and after a failed write."""
         if self._known is None and now >= self._damaged_at + DAMAGED_S:
-            self._write(self._blank(is_unknown=True))
+            self._write(self._replacement)
         elif self._known is None and self._damaged_at == math.inf:
             self._read(now)
         return self._known
@@ -241,6 +242,7 @@ class Sender:
             self.damage = ""
         except DamagedDocument as error:
             self._damaged_at, self.damage = now, str(error)
+            self._replacement = self._blank(is_unknown=True)  # removals from now on are news
             log.error(
                 "What %s was sent is unknown: the document can't be read: %s. It is replaced in "
                 "%.0f s, and the recipient gets what is wrong then.",

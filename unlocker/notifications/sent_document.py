@@ -25,7 +25,7 @@ MAX_REMOVALS = 2000
 """Removals of which a document has hashes; more than a table keeps."""
 MAX_NAMED = 200
 """Conditions that were named in a message, of which a document has the lock's name."""
-_MAX_NAME_BYTES = 200
+_MAX_NAME_BYTES = 200  # in JSON, where a control character has six
 FEW = 250
 """Conditions of a kind below which a document has each of them again, instead of their number."""
 SENT, REFUSED, BUSY, UNANSWERED = "sent", "refused", "busy", "unanswered"
@@ -156,7 +156,7 @@ class SentDocument:
         kept = [
             (key, name)
             for key, name in found.items()
-            if key in known and len(name.encode(errors="replace")) <= _MAX_NAME_BYTES
+            if key in known and len(json.dumps(name)) <= _MAX_NAME_BYTES
         ]
         self.named = dict(kept[:MAX_NAMED])
 
