@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
 from collections.abc import Sequence
 from math import inf
@@ -65,6 +66,13 @@ def read_reminders(text: str) -> tuple[float, float]:
     return critical, other
 
 
+def read_link(text: str) -> str:
+    """Return the URL of a page, or ""."""
+    if text and not re.fullmatch(r"https?://[!-~]+", text):
+        raise ValueError(f"{text[:40]!r} is no URL of a page, like https://locks.example.")
+    return text
+
+
 def _two_durations(text: str) -> tuple[float, float]:
     durations = [parse_duration(part) for part in text.split(",")]
     if len(durations) != 2 or max(durations) > 366 * 86400:
@@ -125,6 +133,7 @@ def _two_durations(text: str) -> tuple[float, float]:
 @click.option(
     "--dashboard-url",
     metavar="URL",
+    type=Parsed("url", read_link),
     default="",
     help="The dashboard's URL, for notifications.",
 )

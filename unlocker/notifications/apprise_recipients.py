@@ -168,6 +168,8 @@ def _patch_libraries() -> None:
             _attempt.wait(monotonic())
             response = super().send(*args, **options | {"timeout": _attempt.limits})
             _attempt.is_busy |= response.status_code == 429 or response.status_code >= 500
+            if response.status_code == 504:  # a gateway waited: as without it
+                _attempt.wait(float("inf"))
             if response.status_code in (301, 302, 303):  # 307 and 308 send it again
                 _attempt.is_redirected = True
                 response.headers.pop("Location", None)

@@ -101,7 +101,8 @@ class Condition:
     def line(self, *, escape: bool) -> str:
         """Return the sentence about it; `escape`: without texts of the holder."""
         if not isinstance(self.subject, Holder):
-            return f"{self.name}: {'see its log.' if escape else one_line(self.subject)}"
+            said = "see its log." if escape else one_line(self.subject)
+            return f"{described(self.kind, self.name, escape=escape)}: {said}"
         lock = f"{described(self.kind, self.name, escape=escape)} is {self.kind.is_now}"
         if escape:
             return f"{lock}."
@@ -151,7 +152,7 @@ def _hashed(text: str, chars: int = _HASH_CHARS) -> str:
 def described(kind: Kind, name: str, *, escape: bool) -> str:
     """Return how a sentence about a lock or an unlocker begins."""
     if kind.of is OF_UNLOCKER:
-        return name
+        return safe_name(name) if escape else one_line(name)
     return f"Lock {safe_name(name)}" if escape else f"Lock '{shown_name(name)}'"
 
 

@@ -78,6 +78,7 @@ class Writer:
         counts = [*_counted(news), *_counted_removals(removed)]
         counts += (f"down to {KINDS[code].counted(number)}" for code, number in down.items())
         counts += [f"over: {', '.join(ends)}"] if ends else []
+        counts = counts or ["nothing is wrong now"]
         spelled: list[tuple[str, str, str]] = []
         if form is not Form.COUNTS:
             texts = _texts(change, removed, known, truth, escape=form is not Form.FULL)

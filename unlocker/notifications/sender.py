@@ -175,6 +175,8 @@ class Sender:
     def _step(self, now: float, *, ending: bool) -> None:
         self._settle(now)
         self._write_down(now)
+        if self._unwritten:
+            return  # the document does not have it yet: it would be sent again
         senders = self._peers.senders(self.name)
         if senders[:1] != [self._peers.identity]:
             self._forget()
@@ -188,7 +190,7 @@ class Sender:
             repeat = change.within(known.perhaps)
             known.is_reduced &= bool(repeat)  # else another text is not at fault
             change = repeat or change
-        if not change:
+        if not change and not (known.is_unknown and truth.is_ready):
             self._news_since, self.failing_since = math.inf, None
             self._remind(known, truth, now)
         elif self._is_due(known, now, ending=ending):
@@ -253,8 +255,9 @@ class Sender:
             )
 
     def _blank(self, *, is_unknown: bool = False) -> SentDocument:
-        removals = dict.fromkeys(self._peers.truth.removals)
-        return SentDocument(removals=removals, is_unknown=is_unknown)
+        # Of a document that was there until now, the removals are still known.
+        known = self._latest.removals if self._latest else self._peers.truth.removals
+        return SentDocument(removals=dict.fromkeys(known), is_unknown=is_unknown)
 
     def _write(self, known: SentDocument) -> bool:
         """Write the document; False: another unlocker has written it, so it must be read again."""
@@ -338,10 +341,13 @@ class Sender:
         pause = self._pace.critical_again if is_critical else self._pace.again
         if now < self._reminded_at + pause or now < self._tried_at + MAX_RETRY_S:
             return
+        # It says nothing new, but another unlocker may have sent an end: the write shows that.
+        known.begin(Change(), {}, self._peers.identity)
+        if not self._write(known):
+            return
         change = Change(begun, many=known.many)
         form = Form.COUNTS if self.failures else Form.FULL
         message = self._writer.message(change, known, truth, form, ["still true"])
-        # It changes nothing that the recipient knows, so there is nothing to write down.
         if self._deliver(message, len(change.items())) in (SENT, UNANSWERED):
             self._reminded_at = now
 
@@ -356,14 +362,16 @@ class Sender:
         truth = self._peers.truth
         if self._alone is None:
             self._alone = deepcopy(self._latest)
-        if self._alone is None:  # another unlocker has sent what was wrong before
+        if self._alone is None:
             self._alone = self._blank()
-            self._alone.sent = {
-                each
-                for found in truth.found.values()
-                for each, condition in found.items()
-                if condition.name != self._peers.identity
-            }
+            if self._peers.senders(self.name)[:1] not in ([], [self._peers.identity]):
+                # Another unlocker has sent what was wrong before.
+                self._alone.sent = {
+                    each
+                    for found in truth.found.values()
+                    for each, condition in found.items()
+                    if condition.name != self._peers.identity
+                }
         change = self._alone_difference.of(self._alone, truth, now)
         pause = RETRY_S if self.failures else UNCOORDINATED_PAUSE_S
         if not change or now < self._alone_at + pause:

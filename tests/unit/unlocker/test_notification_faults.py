@@ -251,6 +251,20 @@ def test_a_damaged_document_is_reported_and_replaced_once(site: Site, ops: Url, 
         told(site, ops, "'a'", END)
 
 
+def test_a_removal_that_waits_outlives_the_damage_of_a_document(site: Site, ops: Url) -> None:
+    site.unlocker(ops)
+    held = site.take("a", alert=600)
+    site.run(20)
+    ops.refuses = True
+    site.force_unlock(held)
+    site.run(60)
+    site.write({SENT_KEY: "garbage"})
+    site.run(150)
+    ops.refuses = False
+    told(site, ops, "'a'", "force-unlock")
+    assert ops.lines(UNKNOWN_LINE)
+
+
 def test_an_unlocker_that_sends_no_more_reports_no_damage(site: Site, ops: Url) -> None:
     """It becomes blind before the minute is over, and another one replaces the document."""
     site.write({SENT_KEY: "[1]"})
@@ -344,6 +358,15 @@ def test_without_the_document_the_sender_notifies_once(site: Site, ops: Url) -> 
     assert ops.titles == [f"{ONE} {ALONE}", f"{ONE} {ALONE}", ONE]
     assert len(site.document()["sent"].split()) == 3
     assert all(service.ready() for service in services)
+
+
+def test_what_was_wrong_before_a_first_document_is_sent_without_it(site: Site, ops: Url) -> None:
+    with site.refusing(f"/{SENT_KEY}"):
+        site.take("a")
+        site.run(40)
+        site.unlocker(ops)
+        told(site, ops, "'a'", ALERT)
+        assert ops.titles == [f"{ONE} {ALONE}"]
 
 
 def test_what_was_sent_without_the_document_ends_for_others(site: Site, ops: Url) -> None:

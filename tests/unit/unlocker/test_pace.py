@@ -35,6 +35,8 @@ def test_reminders_are_two_durations_or_off(text: str, value: tuple[float, float
         ("--notify-reminders", "4h"),
         ("--notify-reminders", "30s,24h"),
         ("--notify-reminders", "4h,9999d"),
+        ("--dashboard-url", "javascript:alert(1)"),
+        ("--dashboard-url", "https://a b"),
     ],
 )
 def test_another_pace_is_an_error(option: str, text: str) -> None:
