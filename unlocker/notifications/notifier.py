@@ -165,8 +165,12 @@ class Notifier:
     # ------------------------------------------------------------ for the senders
 
     def senders(self, recipient: str) -> list[str]:
-        """See `Peers.senders`; `sender` has the order."""
-        found = []
+        """See `Peers.senders`; `sender` has the order.
+
+        An unlocker that is not ready does not know which others are blind. If all are, one of them
+        has to say so.
+        """
+        found, is_ready = [], self.truth.is_ready
         for name, value in self._table.unlockers().items():
             fields = announced(value)
             notifies, wrong = fields.get("notifies"), fields.get("conditions")
@@ -176,7 +180,8 @@ class Notifier:
                 failures, wrong = self._senders[recipient].failures, self._observations.announced
             started_at = fields.get("started_at")
             if isinstance(failures, int) and isinstance(started_at, (int, float)):
-                found.append((BLIND.code in wrong, failures, CLOCK.code in wrong, started_at, name))
+                is_blind, has_clock_trouble = is_ready and BLIND.code in wrong, CLOCK.code in wrong
+                found.append((is_blind, failures, has_clock_trouble, started_at, name))
         return [name for *_, name in sorted(found)]
 
     def is_cut_off(self) -> bool:

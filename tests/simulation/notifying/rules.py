@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from tests.simulation.hub import BEGIN
 from tests.simulation.notifying.world import QUIET_S, Attempt, Delivery, World
-from unlocker.notifications.conditions import KINDS, OF_UNLOCKER
+from unlocker.notifications.conditions import BLIND, KINDS, OF_UNLOCKER
 from unlocker.notifications.message import UNKNOWN_LINE, Form
 
 LATENESS_S = 10.0 + 2 * 30.0 + 20.0
@@ -35,13 +35,19 @@ class History:
         self.deliveries: dict[str, list[Delivery]] = {url: [] for url in world.urls}
         for each in world.deliveries:
             self.deliveries[each.url].append(each)
-        self._troubles = {url: self._merged(url) for url in world.urls}
+        self._troubles = {
+            (url, but_blind): self._merged(url, but_blind=but_blind)
+            for url in world.urls
+            for but_blind in (False, True)
+        }
 
-    def _merged(self, url: str) -> list[tuple[float, float]]:
+    def _merged(self, url: str, *, but_blind: bool) -> list[tuple[float, float]]:
         """Return the times in which a recipient need not be notified."""
         found = [(BEGIN, BEGIN + 40.0)]
         for fault in self.world.faults:
-            if fault.on == url:
+            if but_blind and fault.what in ("blind", "blind all"):
+                pass
+            elif fault.on == url:
                 found.append((fault.begin, fault.end + URL_RECOVERY_S))
             elif fault.what.startswith("skewed"):
                 found.append((fault.begin, fault.begin + RECOVERY_S))
@@ -58,9 +64,10 @@ class History:
                 merged.append((begin, end))
         return merged
 
-    def calm(self, url: str, begin: float, end: float) -> float:
-        """Return the seconds without faults between two moments."""
-        faulty = sum(max(0.0, min(b, end) - max(a, begin)) for a, b in self._troubles[url])
+    def calm(self, url: str, begin: float, end: float, *, but_blind: bool = False) -> float:
+        """Return the seconds without faults between two moments; `but_blind`: blindness is none."""
+        troubles = self._troubles[url, but_blind]
+        faulty = sum(max(0.0, min(b, end) - max(a, begin)) for a, b in troubles)
         return max(0.0, end - begin) - faulty
 
     def news(self, url: str) -> Iterator[tuple[Delivery, str]]:
@@ -152,6 +159,31 @@ def each_condition_arrives(history: History) -> Iterator[str]:
             # A sender whose attempts failed steps back for that long behind one that sees less.
             if not heard or history.calm(url, begin, min(heard)) > need + FORGIVE_S:
                 yield f"{url} never got {each} ({kind.is_now}) of {begin:.0f} to {end:.0f}: {heard}"
+
+
+def blindness_is_known(history: History) -> Iterator[str]:
+    """While unlockers are blind, each recipient knows that of one, even if all are."""
+    spans = [
+        (each, begin, min(end, history.end))
+        for each, periods in history.world.announced.items()
+        for begin, end in periods
+        if each[0] == BLIND.code
+    ]
+    for url in history.world.urls:
+        news = [(delivery.at, one) for delivery, one in history.news(url)]
+        for each, begin, end in spans:
+            if history.calm(url, begin, end, but_blind=True) < LATENESS_S:
+                continue
+            heard = [
+                at
+                for at, one in news
+                for other, since, until in spans
+                if one == other and since <= at <= end + 5 and until >= begin
+            ]
+            if not heard or (
+                history.calm(url, begin, min(heard), but_blind=True) > LATENESS_S + FORGIVE_S
+            ):
+                yield f"{url} knew of no blindness from {begin:.0f} to {end:.0f}: {each} {heard}"
 
 
 def no_repeat_without_reason(history: History) -> Iterator[str]:
@@ -386,6 +418,7 @@ def pauses_are_kept(history: History) -> Iterator[str]:
 
 RULES: Sequence[Callable[[History], Iterator[str]]] = (
     each_condition_arrives,
+    blindness_is_known,
     no_repeat_without_reason,
     a_repeat_is_marked,
     nothing_is_early,
