@@ -24,7 +24,14 @@ from tests.simulation.virtual_modules import new_process, virtual
 from unlocker.deadlines import CARRIED_OVER, TOO_LONG
 from unlocker.notifications import conditions, difference, notifier, sent_document
 from unlocker.notifications import message as messages
-from unlocker.notifications.conditions import CLOCK, KINDS, RATE_LIMIT, UNCLAIMED, possible_ids
+from unlocker.notifications.conditions import (
+    CLOCK,
+    KINDS,
+    OVER_S,
+    RATE_LIMIT,
+    UNCLAIMED,
+    possible_ids,
+)
 from unlocker.notifications.message import Form, Message, Writer
 from unlocker.notifications.notifier import Notifier
 from unlocker.notifications.sender import Pace
@@ -40,6 +47,8 @@ from unlocker.notifications.sent_document import (
 TTL_S, HEARTBEAT_S = 10.0, 3.0
 ANSWER_S = 32.0
 """Seconds after which an attempt counts as unanswered."""
+LONG_S = OVER_S + 100.0
+"""Seconds of a fault that lasts longer than what is over before people are notified of its end."""
 QUIET_S = 1300.0
 """Seconds without faults at the end: all that is owed arrives in them."""
 POINTS = ("attempt sent", "attempt written", "before", "taken", "outcome sent", "outcome written")
@@ -686,6 +695,8 @@ class World:
         for _ in range(dice.choice([0, 1, 3, 6, 12])):
             what, begin = dice.choice(FAULTS), BEGIN + 20 + self.active_s * 0.9 * dice.random()
             seconds = dice.choice([5.0, 30.0, 120.0, 400.0]) * (0.5 + dice.random())
+            if what == "blind all":
+                seconds += LONG_S
             fault = Fault(what, begin, min(seconds, end - begin), much=dice.random())
             self.faults.append(fault)
             self.hub.at(begin, lambda fault=fault: self._happen(fault))  # type: ignore[misc]
@@ -695,6 +706,16 @@ class World:
                 begin = BEGIN + self.active_s * 0.9 * dice.random()
                 seconds = dice.choice([20.0, 100.0, 300.0, 3600.0])
                 self.faults.append(Fault(dice.choice(modes), begin, min(seconds, end - begin), url))
+        if (
+            self.is_mass
+            and self.mass_flavour == "long"
+            and Random(f"all {self.seed}").random() < 0.3
+        ):
+            # Restarted with wrong clocks, unlockers find the many locks late only after minutes.
+            fault = Fault("skewed all", wave + 500.0, min(LONG_S + 80.0, end - wave - 500.0))
+            if fault.seconds > 0.0:
+                self.faults.append(fault)
+                self.hub.at(fault.begin, lambda: self._happen(fault))
         if dice.random() < 0.08:
             url = dice.choice(self.urls)
             self.damaged[url] = BEGIN + self.active_s * dice.random()
